@@ -1,0 +1,23 @@
+module opencode-mesh
+
+go 1.26.8
+
+require (
+	github.com/go-chi/chi/v5 v5.5.0
+	github.com/goccy/go-yaml v1.19.2
+	github.com/google/go-cmp v0.7.0
+	github.com/inconshreveable/mousetrap v1.1.0
+	github.com/libp2p/go-buffer-pool v0.0.2
+	github.com/libp2p/go-yamux/v5 v5.1.0
+	github.com/prometheus/client_golang v1.25.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
+	go.etcd.io/bbolt v1.5.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/crypto v0.59.0
+	golang.org/x/net v0.62.0
+	golang.org/x/sys v0.50.0
+	golang.org/x/term v0.48.0
+	nhooyr.io/websocket v1.8.17
+	pgregory.net/rapid v1.3.0
+)
