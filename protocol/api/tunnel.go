@@ -1,0 +1,221 @@
+package api
+
+import "time"
+
+// ProtocolVersion is the version of the interfaces inside the tunnel. A hub
+// refuses a node of another major version with CodeUnsupportedVersion.
+const ProtocolVersion = 1
+
+// Hello is what a node says first on each new tunnel: POST /v1/hello on the
+// hub's side of it. The node has written Epoch to its journal before it sends.
+type Hello struct {
+	Protocol  int    `json:"protocol"`
+	Version   string `json:"version"`
+	OS        string `json:"os"`   // GOOS
+	Arch      string `json:"arch"` // GOARCH
+	JournalID string `json:"journal_id"`
+	// Epoch is the fencing epoch that the node proposes: one more than the last it
+	// stored. A hub that has seen this epoch of the journal already answers
+	// CodeJournalForked (semantics 5).
+	Epoch       uint64         `json:"epoch"`
+	Agent       AgentStatus    `json:"agent"`
+	Sessions    bool           `json:"sessions"` // whether the agent has sessions, hence lanes of one
+	Policy      string         `json:"policy"`
+	MaxParallel int            `json:"max_parallel"`
+	Workspaces  []string       `json:"workspaces,omitempty"` // first is the default
+	Services    []string       `json:"services,omitempty"`
+	Bound       []BoundSession `json:"bound,omitempty"`
+	// Instance is random per process: it tells a reconnect from a second process.
+	Instance string `json:"instance"`
+}
+
+// BoundSession says which session a node made for a binding's generation.
+type BoundSession struct {
+	Controller string `json:"controller"` // identity id
+	Workspace  string `json:"workspace,omitempty"`
+	Generation uint64 `json:"generation"`
+	Session    string `json:"session"`
+}
+
+// Welcome answers a Hello that was taken.
+type Welcome struct {
+	HubID       string `json:"hub_id"`
+	Generation  string `json:"generation"`
+	Name        string `json:"name"`
+	IdentityID  string `json:"identity_id"`
+	Version     string `json:"version"`
+	HeartbeatMS int64  `json:"heartbeat_ms"`
+}
+
+// Party is a controller or target: the random identity and the name that it had
+// when the record was made.
+type Party struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// Triple is the unit of execution (semantics 1).
+type Triple struct {
+	Task    string `json:"task"`
+	Attempt int    `json:"attempt"` // from 1
+	Turn    int    `json:"turn"`    // from 1 within the attempt
+}
+
+// Kinds of turn: what the text of an offer asks of the agent.
+const (
+	TurnTask   = "task"   // the envelope of the dispatch
+	TurnAnswer = "answer" // the answer to a question
+	TurnAssume = "assume" // no answer came: go on by assumption
+)
+
+// Binding is the bound session that a turn enters.
+type Binding struct {
+	Generation uint64 `json:"generation"`
+	// Session is the session's id; "" when the node is to make one.
+	Session string `json:"session,omitempty"`
+	Title   string `json:"title"`
+}
+
+// Offer is the body of PUT /v1/tasks/{id} on the node's side of the tunnel.
+// Durations are what remained when the hub sent it.
+type Offer struct {
+	Triple
+	HubID      string `json:"hub_id"`
+	JournalID  string `json:"journal_id"`
+	Epoch      uint64 `json:"epoch"`
+	Hash       string `json:"hash"` // of this triple's body, hex
+	Seq        uint64 `json:"seq"`  // the hub's commit order
+	Kind       string `json:"kind"` // TurnTask, TurnAnswer, TurnAssume
+	Controller Party  `json:"controller"`
+	// CreatedMS is the hub's stamp of the task's creation, Unix milliseconds of
+	// the hub's clock; compared by the node with its low-water mark only.
+	CreatedMS  int64   `json:"created_ms"`
+	TTLMS      int64   `json:"ttl_ms"`
+	DeadlineMS int64   `json:"deadline_ms"` // 0: the node's default
+	Mode       string  `json:"mode"`
+	Workspace  string  `json:"workspace,omitempty"`
+	Binding    Binding `json:"binding"`
+	Text       string  `json:"text"`
+	// Token is the lineage token of the task (semantics 20).
+	Token string `json:"token,omitempty"`
+}
+
+// Receipt answers an offer (202 taken now, 200 known already) once the node's
+// journal has it on disk.
+type Receipt struct {
+	Triple
+	State State `json:"state"`
+	// Outcome is the recorded result when the triple is settled at the node.
+	Outcome *Outcome `json:"outcome,omitempty"`
+}
+
+// Withdraw is the body of DELETE /v1/tasks/{id} on the node's side: cancel or
+// expiry. The node decides and answers with a Receipt (semantics 7).
+type Withdraw struct {
+	Triple
+	JournalID string `json:"journal_id"`
+	Epoch     uint64 `json:"epoch"`
+	// Reason is WithdrawCancel, WithdrawExpire or WithdrawRevoke.
+	Reason    string `json:"reason"`
+	CreatedMS int64  `json:"created_ms"`
+}
+
+// Reasons of a Withdraw. An expiry does not touch a task that has started.
+const (
+	WithdrawCancel = "cancel"
+	WithdrawExpire = "expire"
+	WithdrawRevoke = "revoke"
+)
+
+// Reconcile is the body of POST /v1/reconcile on the node's side: the triples
+// that the hub holds open for it.
+type Reconcile struct {
+	JournalID string   `json:"journal_id"`
+	Epoch     uint64   `json:"epoch"`
+	Tasks     []Triple `json:"tasks"`
+}
+
+// Reconciled answers it in the same order; State is "" for an id never seen.
+type Reconciled struct {
+	Tasks []Receipt `json:"tasks"`
+}
+
+// Progress is the body of PUT /v1/tasks/{id}/progress on the hub's side.
+type Progress struct {
+	Triple
+	JournalID string `json:"journal_id"`
+	Epoch     uint64 `json:"epoch"`
+	State     State  `json:"state"` // running or held
+	// RanMS is how long the attempt has run.
+	RanMS   int64    `json:"ran_ms"`
+	Session string   `json:"session,omitempty"`
+	Note    string   `json:"note,omitempty"` // short, shown to people
+	Flags   []string `json:"flags,omitempty"`
+}
+
+// Outcome is how a turn ended.
+type Outcome struct {
+	// State is done, partial, failed, question, canceled, expired or refused.
+	State      State      `json:"state"`
+	Summary    string     `json:"summary,omitempty"`
+	Artifacts  []string   `json:"artifacts,omitempty"`
+	Reply      string     `json:"reply,omitempty"`
+	Question   *Asked     `json:"question,omitempty"`
+	Session    string     `json:"session,omitempty"`
+	NewSession bool       `json:"new_session,omitempty"`
+	Tokens     *Tokens    `json:"tokens,omitempty"`
+	Flags      []Flag     `json:"flags,omitempty"`
+	Error      *TaskError `json:"error,omitempty"`
+	// RanMS is how long the agent ran; 0 when it never started.
+	RanMS int64 `json:"ran_ms,omitempty"`
+}
+
+// Asked is the question of an Outcome in state question.
+type Asked struct {
+	Kind    string   `json:"kind"`
+	Text    string   `json:"text"`
+	Options []string `json:"options,omitempty"`
+}
+
+// Result is the body of PUT /v1/tasks/{id}/result on the hub's side. The node
+// sends it until it is acknowledged (the final ACK).
+type Result struct {
+	Triple
+	JournalID string  `json:"journal_id"`
+	Epoch     uint64  `json:"epoch"`
+	Outcome   Outcome `json:"outcome"`
+	// AgoMS is how long ago the turn ended when this was sent.
+	AgoMS int64 `json:"ago_ms"`
+	// Recover is what a hub needs to adopt a task that it does not know; sent
+	// after CodeUnknownTask only (semantics 10).
+	Recover *Recover `json:"recover,omitempty"`
+}
+
+// Recover describes a task to a hub that was restored to a time before it.
+type Recover struct {
+	Controller Party  `json:"controller"`
+	Hash       string `json:"hash"`
+	Mode       string `json:"mode"`
+	Workspace  string `json:"workspace,omitempty"`
+	CreatedMS  int64  `json:"created_ms"`
+	Text       string `json:"text"`
+}
+
+// NodeReport is the body of PUT /v1/status on the hub's side: what changed at
+// the node since its hello.
+type NodeReport struct {
+	Agent   AgentStatus `json:"agent"`
+	Running int         `json:"running"`
+	Waiting int         `json:"waiting"`
+	// Draining is set by a node that is stopping: no new offers.
+	Draining bool `json:"draining,omitempty"`
+}
+
+// Millis converts a duration to whole milliseconds, rounding up so that a
+// positive duration never becomes zero.
+func Millis(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
