@@ -1,0 +1,135 @@
+// Package store defines what a hub must not lose and the interface that keeps
+// it: identities and credentials, tasks with their texts and results, session
+// bindings, what is known of each node, settings and the audit log.
+//
+// Every method takes a context and every change of a record is a
+// compare-and-set on its revision, so that no caller relies on a transaction or
+// an in-process lock for correctness: several hubs may share a store one day.
+// A method that changes something returns only after the change is on disk,
+// unless its name says Later. bolt/ is the embedded implementation; storetest/
+// is the contract suite that any implementation must pass.
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"opencode-mesh/protocol/api"
+)
+
+// Errors of every implementation. Disk trouble (semantics 21) has three faces:
+// no room now, not writable now, and a sync that failed, after which nothing is
+// acknowledged any more and the process must end.
+var (
+	ErrNotFound  = errors.New("store: not found")
+	ErrExists    = errors.New("store: exists already")
+	ErrConflict  = errors.New("store: changed meanwhile")
+	ErrNameTaken = errors.New("store: name is taken")
+	ErrForgotten = errors.New("store: forgotten, only a tombstone is left")
+	ErrFull      = errors.New("store: disk is full")
+	ErrReadOnly  = errors.New("store: disk is read-only")
+	ErrBusy      = errors.New("store: write queue is full")
+	ErrFailed    = errors.New("store: a sync failed, nothing is acknowledged any more")
+	ErrClosed    = errors.New("store: closed")
+)
+
+// Rev is a record's revision. Zero in a change means that the record must not
+// exist yet.
+type Rev uint64
+
+// Info identifies a store. HubID lives as long as the data and is kept by a
+// restore; Generation is new at each restore and part of every event id
+// (semantics 10).
+type Info struct {
+	HubID      string
+	Generation string
+	CreatedAt  time.Time
+	// RestoredAt is when a backup was restored last; zero if never.
+	RestoredAt time.Time
+}
+
+// Store keeps a hub's state. Safe for concurrent use.
+type Store interface {
+	Info() Info
+
+	// Setting returns a small named value; ErrNotFound when unset.
+	Setting(ctx context.Context, key string) (value []byte, rev Rev, err error)
+	// PutSetting sets it if its revision is still rev (0: must be unset).
+	PutSetting(ctx context.Context, key string, value []byte, rev Rev) (Rev, error)
+
+	// CreateIdentity makes an identity and its first credential at once.
+	// ErrNameTaken when another live identity has the name.
+	CreateIdentity(ctx context.Context, id Identity, cred Credential) error
+	// ReplaceIdentity retires the live identity old (ErrConflict when its revision
+	// moved) with its credentials and makes the new one under the same name.
+	ReplaceIdentity(ctx context.Context, old Identity, id Identity, cred Credential) error
+	// Identity finds one by its random id, retired ones included.
+	Identity(ctx context.Context, id string) (Identity, error)
+	// IdentityByName finds the live one of that name.
+	IdentityByName(ctx context.Context, name string) (Identity, error)
+	Identities(ctx context.Context) ([]Identity, error)
+	// RetireIdentity ends a live identity and revokes its credentials; its name is
+	// free afterwards.
+	RetireIdentity(ctx context.Context, id Identity, at time.Time) error
+
+	// AddCredential adds one to a live identity.
+	AddCredential(ctx context.Context, cred Credential) error
+	// CredentialByHash finds one by the hash of its secret, revoked ones included.
+	CredentialByHash(ctx context.Context, hash [32]byte) (Credential, error)
+	Credentials(ctx context.Context) ([]Credential, error)
+	// RevokeCredential marks one revoked; a repeat is not an error.
+	RevokeCredential(ctx context.Context, id string, at time.Time) error
+	// TouchCredentialsLater records last uses, coarse and not awaited.
+	TouchCredentialsLater(uses map[string]time.Time) error
+
+	// CreateTasks stores new tasks with their texts, all or none, and stamps Seq
+	// and Rev in the returned copies. When an id exists: ErrExists (*ExistsError
+	// names it). When only a tombstone is left of it: ErrForgotten.
+	CreateTasks(ctx context.Context, tasks []NewTask) ([]Task, error)
+	Task(ctx context.Context, id string) (Task, error)
+	// UpdateTask stores t if its revision is still t.Rev and returns it with the
+	// new one; parts that are given are stored beside it in the same commit.
+	UpdateTask(ctx context.Context, t Task, parts ...Part) (Task, error)
+	// UpdateTaskLater does the same without waiting for the disk: the returned task
+	// carries the revision it will have. Later changes of the same task by the same
+	// caller keep their order. onFail runs when it could not be stored.
+	UpdateTaskLater(t Task, onFail func(error)) (Task, error)
+	// Part returns a stored text; ErrNotFound when there is none.
+	Part(ctx context.Context, task string, key PartKey) ([]byte, error)
+	// Tasks lists tasks newest first.
+	Tasks(ctx context.Context, q TaskQuery) (TaskPage, error)
+	// OpenTasks calls fn for every task that is not settled, in commit order.
+	OpenTasks(ctx context.Context, fn func(Task) error) error
+	// Tombstone returns what is left of a task that retention removed.
+	Tombstone(ctx context.Context, id string) (Tombstone, error)
+	// Prune removes settled tasks beyond the limits and leaves tombstones; it also
+	// drops tombstones past their time. At most limit tasks a call.
+	Prune(ctx context.Context, r Retention, limit int) (removed int, err error)
+
+	Binding(ctx context.Context, key BindingKey) (Binding, error)
+	PutBinding(ctx context.Context, b Binding) (Binding, error)
+	DeleteBinding(ctx context.Context, b Binding) error
+	Bindings(ctx context.Context, controller, target string) ([]Binding, error)
+
+	NodeRecord(ctx context.Context, identity string) (NodeRecord, error)
+	PutNodeRecord(ctx context.Context, n NodeRecord) (NodeRecord, error)
+	NodeRecords(ctx context.Context) ([]NodeRecord, error)
+
+	// AppendAudit adds an entry; Seq is stamped.
+	AppendAudit(ctx context.Context, e api.AuditEntry) error
+	// Audit lists entries after a sequence number, oldest first.
+	Audit(ctx context.Context, after uint64, limit int) ([]api.AuditEntry, error)
+	// PruneAudit keeps the newest keep entries.
+	PruneAudit(ctx context.Context, keep int) error
+
+	// Backup writes a consistent copy while the store is in use.
+	Backup(ctx context.Context, w io.Writer) (int64, error)
+	// Writable is nil when changes are taken now; else ErrFull, ErrReadOnly,
+	// ErrFailed or ErrClosed.
+	Writable() error
+	// Failed is closed after a sync failed: the owner must end the process.
+	Failed() <-chan struct{}
+	Close() error
+}
