@@ -9,10 +9,13 @@ import (
 // Identity is who a name stands for (semantics 9): credentials, queues, bindings,
 // tasks and allow lists key on its random ID, never on the name.
 type Identity struct {
-	Rev       Rev       `json:"-"`
-	ID        string    `json:"id"`
-	Name      string    `json:"name"`
-	Role      api.Role  `json:"role"`
+	Rev  Rev      `json:"-"`
+	ID   string   `json:"id"`
+	Name string   `json:"name"`
+	Role api.Role `json:"role"`
+	// Platform is the GOOS/GOARCH that it joined or logged in from last, for the
+	// env line of envelopes; "" when unknown.
+	Platform  string    `json:"platform,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	// RetiredAt is set when the identity was revoked or replaced.
 	RetiredAt time.Time `json:"retired_at,omitzero"`

@@ -19,9 +19,11 @@ type Task struct {
 	Hash       string    `json:"hash"`
 	Controller api.Party `json:"controller"`
 	Target     api.Party `json:"target"`
-	Workspace  string    `json:"workspace,omitempty"`
-	Mode       string    `json:"mode"`
-	New        bool      `json:"new,omitempty"`
+	// Platform is the controller's GOOS/GOARCH, "" when unknown.
+	Platform  string `json:"platform,omitempty"`
+	Workspace string `json:"workspace,omitempty"`
+	Mode      string `json:"mode"`
+	New       bool   `json:"new,omitempty"`
 	// Generation is that of the binding whose session the task enters.
 	Generation uint64 `json:"generation"`
 
@@ -63,9 +65,8 @@ type Task struct {
 	Flags    []api.Flag    `json:"flags,omitempty"`
 	Life     []api.Step    `json:"life,omitempty"` // bounded by MaxLife
 
-	// Token is the hash of the lineage token; Via the identities' names above this
-	// task; Parent the task it was dispatched from (semantics 20).
-	Token  string   `json:"token,omitempty"`
+	// Via names the controllers above this task, oldest first; Parent is the task
+	// that it was dispatched from (semantics 20).
 	Via    []string `json:"via,omitempty"`
 	Parent string   `json:"parent,omitempty"`
 }

@@ -7,6 +7,9 @@ import "time"
 const (
 	// MaxText is the largest task text, envelope included, in bytes.
 	MaxText = 1 << 20
+	// MaxDispatch is the largest product of text size and targets of one dispatch,
+	// in bytes: every task keeps its own copy.
+	MaxDispatch = 64 << 20
 	// MaxReply is the largest reply kept with a result, in bytes; the rest of a
 	// longer one becomes an artifact (semantics 14).
 	MaxReply = 1 << 20

@@ -1,0 +1,246 @@
+// Package access decides who may come in: it sets and checks the hub's password,
+// issues credentials when somebody joins or logs in, recognises them on every
+// request, and revokes them at once.
+//
+// It stands on auth (hashes, limiter, queue for the expensive check) and on the
+// store (who there is). Every outcome that an operator would want to know of is
+// written to the audit log. Secrets are in no error and no log line.
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+)
+
+const (
+	passwordKey = "auth/password"
+	// TouchEvery is how often last uses of credentials are written.
+	TouchEvery = time.Minute
+	// maxTouched bounds the last uses waiting to be written; beyond it they are
+	// dropped, because they are only shown to people.
+	maxTouched = 20000
+)
+
+// ErrNoPassword means that no password was ever set.
+var ErrNoPassword = errors.New("no password is set")
+
+// Principal is who a request comes from.
+type Principal struct {
+	Identity   store.Identity
+	Role       api.Role
+	Credential string // its id
+}
+
+// Operator reports whether the principal may see and do everything.
+func (p Principal) Operator() bool { return p.Role == api.RoleOperator }
+
+// Config is what the package needs.
+type Config struct {
+	Store    store.Store
+	Verifier *auth.Verifier
+	Limiter  *auth.Limiter
+	Now      func() time.Time
+	Log      *slog.Logger
+	// Failed is told the reason of every refused login, for metrics.
+	Failed func(reason string)
+}
+
+// Access is the hub's gate. Safe for concurrent use.
+type Access struct {
+	cfg Config
+	st  store.Store
+
+	// mu guards the following fields.
+	mu      sync.Mutex
+	touched map[string]time.Time // credential id → last use not written yet
+	hooks   []func(store.Identity, string)
+}
+
+// New makes the gate of a store.
+func New(cfg Config) *Access {
+	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}}
+}
+
+// OnRetire registers fn to run after an identity was revoked or replaced; code is
+// api.TaskTargetRevoked or api.TaskTargetReplaced. Call before serving.
+func (a *Access) OnRetire(fn func(id store.Identity, code string)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hooks = append(a.hooks, fn)
+}
+
+// HasPassword reports whether a password is set.
+func (a *Access) HasPassword(ctx context.Context) (bool, error) {
+	_, _, err := a.st.Setting(ctx, passwordKey)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// SetPassword stores a new password. Issued credentials live on (semantics 15).
+func (a *Access) SetPassword(ctx context.Context, password string) error {
+	hash, err := auth.HashPassword(password)
+	if err != nil {
+		return err
+	}
+	for {
+		_, rev, err := a.st.Setting(ctx, passwordKey)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		_, err = a.st.PutSetting(ctx, passwordKey, []byte(hash), rev)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil {
+			a.audit(ctx, api.AuditEntry{Action: "password_changed"})
+		}
+		return err
+	}
+}
+
+// MatchesPassword compares without limits; for the local start-up check only.
+func (a *Access) MatchesPassword(ctx context.Context, password string) (bool, error) {
+	hash, _, err := a.st.Setting(ctx, passwordKey)
+	if err != nil {
+		return false, err
+	}
+	return auth.CheckPassword(string(hash), password)
+}
+
+// Authenticate recognises a credential. CodeUnauthorized when it is not one of
+// ours, CodeRevoked when it was.
+func (a *Access) Authenticate(ctx context.Context, secret string) (Principal, error) {
+	hash, ok := auth.HashSecret(secret)
+	if !ok {
+		return Principal{}, api.Errorf(api.CodeUnauthorized, "a credential is needed: log in (meshctl login) or join (meshnode join)")
+	}
+	c, err := a.st.CredentialByHash(ctx, hash)
+	if errors.Is(err, store.ErrNotFound) || err == nil && !auth.EqualHash(c.Hash, hash) {
+		return Principal{}, api.Errorf(api.CodeUnauthorized, "the credential is not known here; log in or join again")
+	}
+	if err != nil {
+		return Principal{}, err
+	}
+	id, err := a.st.Identity(ctx, c.IdentityID)
+	if err != nil {
+		return Principal{}, err
+	}
+	if !c.RevokedAt.IsZero() || !id.Live() {
+		return Principal{}, api.Errorf(api.CodeRevoked, "the credential of %s was revoked; log in or join again", c.Name)
+	}
+	a.touch(c.ID)
+	return Principal{Identity: id, Role: c.Role, Credential: c.ID}, nil
+}
+
+func (a *Access) touch(id string) {
+	now := a.cfg.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, ok := a.touched[id]; ok || len(a.touched) < maxTouched {
+		a.touched[id] = now
+	}
+}
+
+// Flush writes the last uses that were collected, not awaited.
+func (a *Access) Flush() error {
+	a.mu.Lock()
+	uses := a.touched
+	a.touched = map[string]time.Time{}
+	a.mu.Unlock()
+	if len(uses) == 0 {
+		return nil
+	}
+	return a.st.TouchCredentialsLater(uses)
+}
+
+// Run writes last uses now and then until ctx ends.
+func (a *Access) Run(ctx context.Context) {
+	t := time.NewTicker(TouchEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if err := a.Flush(); err != nil {
+				a.cfg.Log.Warn("last uses of credentials were not written", "err", err)
+			}
+		}
+	}
+}
+
+
+// audit writes an entry; that it could not be written is logged, not returned,
+// because the act itself stands.
+func (a *Access) audit(ctx context.Context, e api.AuditEntry) {
+	e.At = a.cfg.Now()
+	if err := a.st.AppendAudit(context.WithoutCancel(ctx), e); err != nil {
+		a.cfg.Log.Error("an audit entry was lost", "action", e.Action, "object", e.Object, "err", err)
+	}
+}
+
+// Audit writes an entry for an act outside this package.
+func (a *Access) Audit(ctx context.Context, by Principal, peer netip.Addr, action, object, detail string) {
+	e := api.AuditEntry{Action: action, Actor: by.Identity.Name, Object: object, Detail: detail}
+	if peer.IsValid() {
+		e.Peer = peer.String()
+	}
+	a.audit(ctx, e)
+}
+
+// Revoke ends the live identity of a name with all its credentials and runs the
+// hooks, which end its tunnels and streams and settle its tasks.
+func (a *Access) Revoke(ctx context.Context, by Principal, name string) error {
+	id, err := a.st.IdentityByName(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return api.Errorf(api.CodeNotFound, "nobody is named %q", name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.st.RetireIdentity(ctx, id, a.cfg.Now()); err != nil {
+		return fmt.Errorf("revoke %s: %w", name, err)
+	}
+	a.Audit(ctx, by, netip.Addr{}, "revoked", name, string(id.Role))
+	a.retired(id, api.TaskTargetRevoked)
+	return nil
+}
+
+// RevokeAll ends every live identity (meshhub passwd --revoke-all).
+func (a *Access) RevokeAll(ctx context.Context, by Principal) (int, error) {
+	ids, err := a.st.Identities(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, id := range ids {
+		if !id.Live() {
+			continue
+		}
+		if err := a.Revoke(ctx, by, id.Name); err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+func (a *Access) retired(id store.Identity, code string) {
+	a.mu.Lock()
+	hooks := a.hooks
+	a.mu.Unlock()
+	for _, fn := range hooks {
+		fn(id, code)
+	}
+}

@@ -1,0 +1,152 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+)
+
+// Login checks the password and adds a credential for a controller's name, which
+// is made when it is new (semantics 9).
+func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api.Issued, error) {
+	role := api.RoleController
+	if req.Operator {
+		role = api.RoleOperator
+	}
+	if err := a.admit(ctx, peer, req, "login"); err != nil {
+		return api.Issued{}, err
+	}
+	for {
+		id, err := a.st.IdentityByName(ctx, req.Name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			issued, err := a.create(ctx, peer, req, api.RoleController, role, nil)
+			if errors.Is(err, store.ErrNameTaken) {
+				continue // somebody took it in that moment
+			}
+			return issued, err
+		case err != nil:
+			return api.Issued{}, err
+		case id.Role == api.RoleNode:
+			return api.Issued{}, api.Errorf(api.CodeNameTaken, "%s is the name of a node; choose another, or use --same-as-node on that machine", req.Name)
+		}
+		secret, cred := a.mint(id, role)
+		if err := a.st.AddCredential(ctx, cred); err != nil {
+			return api.Issued{}, err
+		}
+		a.audited(ctx, "login", peer, id.Name, string(role))
+		return a.issued(id, cred, secret), nil
+	}
+}
+
+// Join checks the password and makes a node. A taken name is CodeNameTaken
+// unless Replace is set: then the old identity is revoked and the new one starts
+// empty.
+func (a *Access) Join(ctx context.Context, peer netip.Addr, req api.Login) (api.Issued, error) {
+	if err := a.admit(ctx, peer, req, "join"); err != nil {
+		return api.Issued{}, err
+	}
+	for {
+		old, err := a.st.IdentityByName(ctx, req.Name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			issued, err := a.create(ctx, peer, req, api.RoleNode, api.RoleNode, nil)
+			if errors.Is(err, store.ErrNameTaken) {
+				continue
+			}
+			return issued, err
+		case err != nil:
+			return api.Issued{}, err
+		case !req.Replace:
+			return api.Issued{}, api.Errorf(api.CodeNameTaken, "the name %s is taken by a %s; choose another, or join with --replace to revoke the old one", req.Name, old.Role)
+		}
+		issued, err := a.create(ctx, peer, req, api.RoleNode, api.RoleNode, &old)
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err == nil {
+			a.retired(old, api.TaskTargetReplaced)
+		}
+		return issued, err
+	}
+}
+
+// admit runs the checks that come before anything is made: the shape of the name,
+// the limits, the password.
+func (a *Access) admit(ctx context.Context, peer netip.Addr, req api.Login, action string) error {
+	if !api.ValidName(req.Name) {
+		return api.Errorf(api.CodeBadRequest, "%q is not a name: %s", req.Name, api.NameRule)
+	}
+	if wait := a.cfg.Limiter.Allow(peer, req.Name); wait > 0 {
+		a.refused(ctx, action, peer, req.Name, "limited")
+		e := api.Errorf(api.CodeRateLimited, "too many tries; try again in %s", wait.Round(time.Second))
+		e.RetryAfter = wait
+		return e
+	}
+	hash, _, err := a.st.Setting(ctx, passwordKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	ok, err := a.cfg.Verifier.Verify(ctx, peer, string(hash), req.Password)
+	if err != nil {
+		if api.ErrorCode(err) == api.CodeRateLimited {
+			a.refused(ctx, action, peer, req.Name, "queue")
+		}
+		return err
+	}
+	if !ok {
+		a.refused(ctx, action, peer, req.Name, "password")
+		return api.Errorf(api.CodeUnauthorized, "the password is wrong")
+	}
+	a.cfg.Limiter.Success(peer, req.Name)
+	return nil
+}
+
+func (a *Access) refused(ctx context.Context, action string, peer netip.Addr, name, why string) {
+	a.cfg.Failed(why)
+	// Refusals are audited only while they are few: a flood must not turn into a
+	// flood of writes.
+	if why == "password" {
+		a.audited(ctx, action+"_refused", peer, name, why)
+	}
+	a.cfg.Log.Warn("a login was refused", "action", action, "peer", peer, "name", name, "reason", why)
+}
+
+func (a *Access) audited(ctx context.Context, action string, peer netip.Addr, name, detail string) {
+	a.audit(ctx, api.AuditEntry{Action: action, Peer: peer.String(), Object: name, Detail: detail})
+}
+
+func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, role, credRole api.Role, old *store.Identity) (api.Issued, error) {
+	id := store.Identity{ID: auth.NewID("id"), Name: req.Name, Role: role, Platform: req.Platform, CreatedAt: a.cfg.Now()}
+	secret, cred := a.mint(id, credRole)
+	var err error
+	action := "join"
+	if role != api.RoleNode {
+		action = "login"
+	}
+	if old == nil {
+		err = a.st.CreateIdentity(ctx, id, cred)
+	} else {
+		err = a.st.ReplaceIdentity(ctx, *old, id, cred)
+		action = "join_replace"
+	}
+	if err != nil {
+		return api.Issued{}, err
+	}
+	a.audited(ctx, action, peer, id.Name, string(credRole))
+	return a.issued(id, cred, secret), nil
+}
+
+func (a *Access) mint(id store.Identity, role api.Role) (string, store.Credential) {
+	secret, hash := auth.NewSecret()
+	return secret, store.Credential{ID: auth.NewID("cred"), IdentityID: id.ID, Name: id.Name, Role: role, Hash: hash, CreatedAt: a.cfg.Now()}
+}
+
+func (a *Access) issued(id store.Identity, c store.Credential, secret string) api.Issued {
+	return api.Issued{HubID: a.st.Info().HubID, IdentityID: id.ID, Name: id.Name, Role: c.Role, Credential: secret, CredentialID: c.ID}
+}

@@ -1,0 +1,206 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+	"opencode-mesh/store"
+)
+
+// Back-off of a lane whose offer failed for a passing reason.
+const (
+	offerBackoffMin = 500 * time.Millisecond
+	offerBackoffMax = 30 * time.Second
+)
+
+// offer brings one entry to its node. The journal that it goes to is committed
+// before the offer is sent (semantics 5); the receipt says that the node's own
+// journal has it.
+func (r *Relay) offer(ctx context.Context, c *conn, e *entry, l *lane) {
+	for try := 0; ; try++ {
+		again, err := r.offerOnce(ctx, c, e)
+		if !again || ctx.Err() != nil {
+			r.done(l)
+			return
+		}
+		d := min(offerBackoffMin<<min(try, 6), offerBackoffMax)
+		d = d/2 + rand.N(d/2)
+		r.log.Info("an offer failed, trying again", "task", e.id(r), "node", c.Identity.Name, "in", d, "err", err)
+		t := time.NewTimer(d)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+func (e *entry) id(r *Relay) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return e.task.ID
+}
+
+// offerOnce makes one attempt. again says whether the same connection should try
+// once more.
+func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, err error) {
+	r.mu.Lock()
+	t, text := e.task, e.text
+	r.mu.Unlock()
+	if !needsOffer(t) {
+		return false, nil
+	}
+	if t.Journal != "" && t.Journal != c.Hello.JournalID {
+		// Created for a journal that the node lost in that very moment.
+		if err := r.orphanOne(ctx, t.ID, c.Hello.JournalID); err != nil {
+			return true, err
+		}
+		return false, nil
+	}
+	if t.Journal == "" {
+		t, err = r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
+			if !needsOffer(t) || t.Journal != "" {
+				return t, nil, errNoChange
+			}
+			t.Journal = c.Hello.JournalID
+			return become(t, api.StateOffered, r.clock.Now()), nil, nil
+		})
+		if err != nil {
+			return true, err
+		}
+		if !needsOffer(t) || t.Journal != c.Hello.JournalID {
+			return false, nil
+		}
+	}
+	o, err := r.offerOf(ctx, c, t, text)
+	if err != nil {
+		return true, err
+	}
+	r.mu.Lock()
+	e.tried = true
+	r.mu.Unlock()
+	callCtx, cancel := context.WithTimeout(ctx, OfferTimeout)
+	rc, err := c.Node.Offer(callCtx, o)
+	cancel()
+	if err != nil {
+		return r.offerFailed(ctx, c, t, err)
+	}
+	rc.Triple = t.Triple()
+	r.cfg.Observer.Offered("taken")
+	if rc.Outcome != nil {
+		err := r.settleByReceipt(ctx, c, rc)
+		return err != nil, err
+	}
+	r.note(ctx, t.ID, func(t store.Task) (store.Task, error) {
+		if t.State.Settled() || t.Received || t.Triple() != rc.Triple {
+			return t, errNoChange
+		}
+		return received(t, rc.State, r.clock.Now()), nil
+	})
+	return r.stillWaits(t), nil
+}
+
+// stillWaits guards against a receipt that could not be noted: the entry must not
+// be taken again at once.
+func (r *Relay) stillWaits(t store.Task) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.tasks[t.ID]
+	return e != nil && needsOffer(e.task) && e.task.Triple() == t.Triple()
+}
+
+// offerFailed sorts refusals: what settles the task, and what passes.
+func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err error) (again bool, _ error) {
+	var refusal *api.Error
+	if !errors.As(err, &refusal) {
+		r.cfg.Observer.Offered("lost")
+		return true, err // the tunnel: if it is gone, ctx ends
+	}
+	r.cfg.Observer.Offered(string(refusal.Code))
+	var o api.Outcome
+	switch code := refusal.Code; {
+	case code == api.CodeJournalMismatch:
+		return false, err // this connection is out of date; the next one reconciles
+	case code.Status() >= 500 || code == api.CodeRateLimited || code == api.CodeQueueFull:
+		return true, err
+	case code == api.CodeRefused:
+		o = api.Outcome{State: api.StateRefused, Error: &api.TaskError{Code: api.TaskRefused, Message: refusal.Message}}
+	case code == api.CodeTooOld:
+		o = failed(api.TaskTooOld, refusal.Message, api.FlagMayHaveRun)
+	case code == api.CodeTaskConflict:
+		o = failed(api.TaskConflict, refusal.Message, api.FlagMayHaveRun)
+	default:
+		o = failed(string(code), refusal.Message)
+	}
+	rc := api.Receipt{Triple: t.Triple(), Outcome: &o}
+	if err := r.settleByReceipt(ctx, c, rc); err != nil {
+		return true, err
+	}
+	return false, nil
+}
+
+// offerOf writes the offer of a task's current turn.
+func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte) (api.Offer, error) {
+	if text == nil {
+		var err error
+		if text, err = r.st.Part(ctx, t.ID, textKey(t)); err != nil {
+			return api.Offer{}, err
+		}
+	}
+	body := string(text)
+	if t.Kind != api.TurnTask && !c.Hello.Sessions {
+		// An agent without a session remembers nothing: it gets the whole story.
+		first, err := r.st.Part(ctx, t.ID, store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1})
+		if err != nil {
+			return api.Offer{}, err
+		}
+		body = string(first) + "\n\n" + body
+	}
+	env := mesh.Envelope{
+		From: t.Controller.Name, Task: t.ID, Mode: mesh.Mode(t.Mode), Reply: mesh.ReplyResultBlock,
+		Env: mesh.EnvTag(mesh.Platform(t.Platform), mesh.Platform(c.Hello.OS+"/"+c.Hello.Arch)),
+		Via: t.Via, Body: body,
+	}
+	full, err := env.Format()
+	if err != nil {
+		return api.Offer{}, err
+	}
+	now := r.clock.Now()
+	o := api.Offer{
+		Triple: t.Triple(), HubID: r.hubID, JournalID: c.Hello.JournalID, Epoch: c.Hello.Epoch,
+		Hash: t.TurnHash, Seq: t.Seq, Kind: t.Kind, Controller: t.Controller,
+		CreatedMS: t.CreatedAt.UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(t.Deadline),
+		Mode: t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t),
+	}
+	if c.Hello.Sessions {
+		o.Binding = api.Binding{Generation: t.Generation, Title: sessionTitle(t.Controller.Name)}
+		b, err := r.st.Binding(ctx, bindingKey(t))
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return api.Offer{}, err
+		}
+		if err == nil && b.Generation == t.Generation {
+			o.Binding.Session = b.Session
+		}
+	}
+	return o, nil
+}
+
+// sessionTitle is the title of bound sessions (mesh-protocol.md §9).
+func sessionTitle(controller string) string { return "opencode-mesh " + controller }
+
+// textKey is where the text of a task's current turn is kept. Every attempt
+// starts with the text of the first.
+func textKey(t store.Task) store.PartKey {
+	if t.Kind == api.TurnTask {
+		return store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1}
+	}
+	return store.PartKey{Kind: store.PartText, Attempt: t.Attempt, Turn: t.Turn}
+}
+
+func bindingKey(t store.Task) store.BindingKey {
+	return store.BindingKey{Controller: t.Controller.ID, Target: t.Target.ID, Workspace: t.Workspace}
+}

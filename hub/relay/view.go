@@ -1,0 +1,100 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+	"opencode-mesh/store"
+)
+
+// View is a task as controllers see it in listings and events: summaries are cut
+// for display and texts stay behind.
+func View(t store.Task) api.Task {
+	v := api.Task{
+		Task: t.ID, Controller: t.Controller.Name, Target: t.Target.Name, State: t.State,
+		Artifacts: []string{}, Question: t.Question, CreatedAt: t.CreatedAt, Attempt: t.Attempt, Turn: t.Turn,
+		Flags: t.Flags, Mode: t.Mode, Workspace: t.Workspace, Since: t.Since, ExpiresAt: t.ExpiresAt,
+		Progress: t.Progress, LateResult: t.Late != nil,
+	}
+	if v.Flags == nil {
+		v.Flags = []api.Flag{}
+	}
+	if !t.StartedAt.IsZero() {
+		v.StartedAt = &t.StartedAt
+	}
+	if !t.EndedAt.IsZero() {
+		v.EndedAt = &t.EndedAt
+		d := t.RanMS
+		v.DurationMS = &d
+	}
+	if !t.CancelAt.IsZero() {
+		v.CancelAt = &t.CancelAt
+	}
+	if o := t.Outcome; o != nil {
+		v.Summary = mesh.CutSummary(o.Summary)
+		if o.Artifacts != nil {
+			v.Artifacts = o.Artifacts
+		}
+		if o.Session != "" {
+			v.Session = &o.Session
+		}
+		v.NewSession, v.Tokens, v.CtxPercent, v.Error = o.NewSession, o.Tokens, o.Tokens.Percent(), o.Error
+	}
+	return v
+}
+
+// Detail is everything that is known of a task, texts included.
+func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
+	v := View(t)
+	v.Life = t.Life
+	text, err := r.part(ctx, t.ID, store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1})
+	if err != nil {
+		return v, err
+	}
+	reply, err := r.part(ctx, t.ID, store.PartKey{Kind: store.PartReply, Attempt: t.Attempt, Turn: t.Turn})
+	if err != nil {
+		return v, err
+	}
+	if reply == "" && t.Late != nil {
+		reply, err = r.latePart(ctx, t)
+		if err != nil {
+			return v, err
+		}
+	}
+	v.Text, v.Reply = text, reply
+	if o := t.Outcome; o != nil {
+		v.Summary = o.Summary
+		if slices.Contains(t.Flags, api.FlagFreeReply) && reply != "" {
+			v.Summary = reply // the whole text is the summary (mesh-protocol.md §2)
+		}
+	}
+	return v, nil
+}
+
+func (r *Relay) latePart(ctx context.Context, t store.Task) (string, error) {
+	last := t.Results[len(t.Results)-1]
+	return r.part(ctx, t.ID, store.PartKey{Kind: store.PartLate, Attempt: last.Attempt, Turn: last.Turn})
+}
+
+func (r *Relay) part(ctx context.Context, id string, key store.PartKey) (string, error) {
+	b, err := r.st.Part(ctx, id, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", nil
+	}
+	return string(b), err
+}
+
+// Task returns the newest record of a task: the copy of an open one, else the
+// stored one. store.ErrNotFound and store.ErrForgotten say that there is none.
+func (r *Relay) Task(ctx context.Context, id string) (store.Task, error) {
+	t, _, err := r.current(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		if _, terr := r.st.Tombstone(ctx, id); terr == nil {
+			return t, store.ErrForgotten
+		}
+	}
+	return t, err
+}
