@@ -60,8 +60,6 @@ type NodeRecord struct {
 	// Superseded counts connections that took the name over.
 	Superseded int      `json:"superseded,omitempty"`
 	Alarms     []string `json:"alarms,omitempty"`
-	// LastTokens is the fill that the newest result reported.
-	LastTokens *api.Tokens `json:"last_tokens,omitempty"`
 }
 
 // JournalEpoch is the highest epoch seen of a journal.

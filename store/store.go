@@ -111,6 +111,7 @@ type Store interface {
 	Binding(ctx context.Context, key BindingKey) (Binding, error)
 	PutBinding(ctx context.Context, b Binding) (Binding, error)
 	DeleteBinding(ctx context.Context, b Binding) error
+	// Bindings lists those of a controller and a target; "" stands for any.
 	Bindings(ctx context.Context, controller, target string) ([]Binding, error)
 
 	NodeRecord(ctx context.Context, identity string) (NodeRecord, error)

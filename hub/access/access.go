@@ -30,9 +30,6 @@ const (
 	maxTouched = 20000
 )
 
-// ErrNoPassword means that no password was ever set.
-var ErrNoPassword = errors.New("no password is set")
-
 // Principal is who a request comes from.
 type Principal struct {
 	Identity   store.Identity
@@ -179,7 +176,6 @@ func (a *Access) Run(ctx context.Context) {
 		}
 	}
 }
-
 
 // audit writes an entry; that it could not be written is logged, not returned,
 // because the act itself stands.

@@ -103,7 +103,7 @@ func (a *Access) admit(ctx context.Context, peer netip.Addr, req api.Login, acti
 		a.refused(ctx, action, peer, req.Name, "password")
 		return api.Errorf(api.CodeUnauthorized, "the password is wrong")
 	}
-	a.cfg.Limiter.Success(peer, req.Name)
+	a.cfg.Limiter.Succeeded(peer, req.Name)
 	return nil
 }
 
@@ -122,7 +122,7 @@ func (a *Access) audited(ctx context.Context, action string, peer netip.Addr, na
 }
 
 func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, role, credRole api.Role, old *store.Identity) (api.Issued, error) {
-	id := store.Identity{ID: auth.NewID("id"), Name: req.Name, Role: role, Platform: req.Platform, CreatedAt: a.cfg.Now()}
+	id := store.Identity{ID: auth.NewID("id_"), Name: req.Name, Role: role, Platform: req.Platform, CreatedAt: a.cfg.Now()}
 	secret, cred := a.mint(id, credRole)
 	var err error
 	action := "join"
@@ -144,7 +144,7 @@ func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, rol
 
 func (a *Access) mint(id store.Identity, role api.Role) (string, store.Credential) {
 	secret, hash := auth.NewSecret()
-	return secret, store.Credential{ID: auth.NewID("cred"), IdentityID: id.ID, Name: id.Name, Role: role, Hash: hash, CreatedAt: a.cfg.Now()}
+	return secret, store.Credential{ID: auth.NewID("cred_"), IdentityID: id.ID, Name: id.Name, Role: role, Hash: hash, CreatedAt: a.cfg.Now()}
 }
 
 func (a *Access) issued(id store.Identity, c store.Credential, secret string) api.Issued {

@@ -47,6 +47,9 @@ func (r *Relay) Attach(ctx context.Context, l Link) error {
 	r.mu.Lock()
 	c.queue = r.queue(l.Identity.ID)
 	r.mu.Unlock()
+	if err := r.rebind(ctx, l); err != nil {
+		return err
+	}
 	if err := r.withdrawAll(ctx, c); err != nil {
 		return err
 	}

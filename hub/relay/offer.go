@@ -189,9 +189,6 @@ func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte)
 	return o, nil
 }
 
-// sessionTitle is the title of bound sessions (mesh-protocol.md §9).
-func sessionTitle(controller string) string { return "opencode-mesh " + controller }
-
 // textKey is where the text of a task's current turn is kept. Every attempt
 // starts with the text of the first.
 func textKey(t store.Task) store.PartKey {
@@ -199,8 +196,4 @@ func textKey(t store.Task) store.PartKey {
 		return store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1}
 	}
 	return store.PartKey{Kind: store.PartText, Attempt: t.Attempt, Turn: t.Turn}
-}
-
-func bindingKey(t store.Task) store.BindingKey {
-	return store.BindingKey{Controller: t.Controller.ID, Target: t.Target.ID, Workspace: t.Workspace}
 }

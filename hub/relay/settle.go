@@ -268,30 +268,6 @@ func (r *Relay) adopt(ctx context.Context, from store.Identity, res api.Result) 
 	return r.apply(ctx, res)
 }
 
-// bind notes the session that a turn ran in. A higher generation stands.
-func (r *Relay) bind(ctx context.Context, t store.Task, session string, tokens *api.Tokens) error {
-	now := r.clock.Now()
-	for range casTries {
-		b, err := r.st.Binding(ctx, bindingKey(t))
-		switch {
-		case errors.Is(err, store.ErrNotFound):
-			b = store.Binding{BindingKey: bindingKey(t), Generation: t.Generation, Title: sessionTitle(t.Controller.Name), CreatedAt: now}
-		case err != nil:
-			return err
-		case b.Generation > t.Generation:
-			return nil
-		}
-		b.Generation, b.Session, b.LastUsed = t.Generation, session, now
-		if tokens != nil {
-			b.Tokens = tokens
-		}
-		if _, err = r.st.PutBinding(ctx, b); !errors.Is(err, store.ErrConflict) {
-			return err
-		}
-	}
-	return store.ErrConflict
-}
-
 // ProgressFrom takes a node's word that a turn runs or is held, with a note for
 // people. Best effort: it is not awaited on disk.
 func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Progress) error {

@@ -192,50 +192,6 @@ func (r *Relay) unknownTarget(ctx context.Context, name string) error {
 	return api.Errorf(api.CodeUnknownTarget, "no node is named %q (%s)", mesh.CleanLine(name), list)
 }
 
-// generation finds the binding's generation for a dispatch; New moves it on by
-// compare-and-set, which opens a new lane at once (semantics 12, 13). Agents
-// without sessions have none.
-func (r *Relay) generation(ctx context.Context, controller string, tg target, d api.Dispatch) (uint64, error) {
-	if tg.rec.Hello.JournalID != "" && !tg.rec.Hello.Sessions {
-		return 0, nil
-	}
-	key := store.BindingKey{Controller: controller, Target: tg.id.ID, Workspace: d.Workspace}
-	for range casTries {
-		b, err := r.st.Binding(ctx, key)
-		missing := errors.Is(err, store.ErrNotFound)
-		if err != nil && !missing {
-			return 0, err
-		}
-		if !d.New {
-			return max(b.Generation, 1), nil
-		}
-		if t, _, err := r.current(ctx, taskID(d, tg)); err == nil && t.Controller.ID == controller {
-			return t.Generation, nil // a repeat must not rebind
-		}
-		now := r.clock.Now()
-		if missing {
-			// Generation 1 may have a lane already whose first result is not in.
-			b = store.Binding{BindingKey: key, Generation: 1, CreatedAt: now}
-		}
-		b.Generation, b.Session, b.Tokens, b.LastUsed = b.Generation+1, "", nil, now
-		if b, err = r.st.PutBinding(ctx, b); err == nil {
-			return b.Generation, nil
-		} else if !errors.Is(err, store.ErrConflict) {
-			return 0, err
-		}
-	}
-	return 0, store.ErrConflict
-}
-
-func taskID(d api.Dispatch, tg target) string {
-	for _, dt := range d.Targets {
-		if dt.Name == tg.id.Name {
-			return dt.ID
-		}
-	}
-	return ""
-}
-
 // checkDispatch refuses bad input and fills defaults in.
 func checkDispatch(d *api.Dispatch) error {
 	if d.Mode == "" {

@@ -1,0 +1,123 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/hub/access"
+	"opencode-mesh/protocol/api"
+)
+
+// TaskTokenHeader carries the lineage token of the task that a dispatch comes
+// from (semantics 20).
+const TaskTokenHeader = "Mesh-Task-Token"
+
+type principalKey struct{}
+
+// principal recognises the credential of a request.
+func (s *Server) principal(r *http.Request) (access.Principal, error) {
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return access.Principal{}, api.Errorf(api.CodeUnauthorized, "a credential is needed: log in (meshctl login) or join (meshnode join)")
+	}
+	return s.cfg.Access.Authenticate(r.Context(), strings.TrimSpace(secret))
+}
+
+func (s *Server) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := s.principal(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+	})
+}
+
+// who is the principal that authenticate, the tunnel or the admin socket put into
+// the request.
+func who(r *http.Request) access.Principal {
+	p, _ := r.Context().Value(principalKey{}).(access.Principal)
+	return p
+}
+
+func operatorsOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !who(r).Operator() {
+			e := api.Errorf(api.CodeForbidden, "this needs an operator: log in with meshctl login --operator")
+			reply(w, e.Code.Status(), api.ErrorBody{Error: e})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) login(w http.ResponseWriter, r *http.Request) { s.enroll(w, r, s.cfg.Access.Login) }
+
+func (s *Server) join(w http.ResponseWriter, r *http.Request) { s.enroll(w, r, s.cfg.Access.Join) }
+
+func (s *Server) enroll(w http.ResponseWriter, r *http.Request, do enrollFunc) {
+	var req api.Login
+	if err := decode(w, r, api.MaxBody, &req); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	issued, err := do(r.Context(), auth.ClientIP(r, s.cfg.TrustedProxies), req)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	reply(w, http.StatusOK, issued)
+}
+
+func (s *Server) whoami(w http.ResponseWriter, r *http.Request) {
+	p := who(r)
+	reply(w, http.StatusOK, api.Issued{HubID: s.cfg.Store.Info().HubID, IdentityID: p.Identity.ID, Name: p.Identity.Name, Role: p.Role, CredentialID: p.Credential})
+}
+
+// streams are the open event streams by identity, so that a revocation ends them.
+type streams struct {
+	// mu guards the following fields.
+	mu   sync.Mutex
+	next uint64
+	open map[string]map[uint64]context.CancelFunc
+}
+
+func newStreams() *streams { return &streams{open: map[string]map[uint64]context.CancelFunc{}} }
+
+// add derives a context that end cancels; call done when the stream is over.
+func (s *streams) add(ctx context.Context, identity string) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	id := s.next
+	if s.open[identity] == nil {
+		s.open[identity] = map[uint64]context.CancelFunc{}
+	}
+	s.open[identity][id] = cancel
+	return ctx, func() {
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open[identity], id)
+		if len(s.open[identity]) == 0 {
+			delete(s.open, identity)
+		}
+	}
+}
+
+func (s *streams) end(identity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.open[identity] {
+		cancel()
+	}
+}
+
+type enrollFunc = func(ctx context.Context, peer netip.Addr, req api.Login) (api.Issued, error)

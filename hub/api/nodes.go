@@ -1,0 +1,116 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+)
+
+// nodes lists every node that joined.
+func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
+	ids, err := s.cfg.Store.Identities(r.Context())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	recs, err := s.cfg.Store.NodeRecords(r.Context())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	byID := make(map[string]store.NodeRecord, len(recs))
+	for _, rec := range recs {
+		byID[rec.IdentityID] = rec
+	}
+	out := api.NodeList{Nodes: []api.Node{}}
+	for _, id := range ids {
+		if id.Live() && id.Role == api.RoleNode {
+			n := s.nodeView(id, byID[id.ID])
+			if n.CtxPercent, err = s.fill(r, id.ID); err != nil {
+				s.fail(w, r, err)
+				return
+			}
+			out.Nodes = append(out.Nodes, n)
+		}
+	}
+	slices.SortFunc(out.Nodes, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
+	reply(w, http.StatusOK, out)
+}
+
+// fill is how full the session is that the caller used last on a node; an operator
+// without one sees that of whoever used the node last.
+func (s *Server) fill(r *http.Request, target string) (*int, error) {
+	newest := func(controller string) (*int, error) {
+		list, err := s.cfg.Store.Bindings(r.Context(), controller, target)
+		var last store.Binding
+		for _, b := range list {
+			if b.LastUsed.After(last.LastUsed) {
+				last = b
+			}
+		}
+		return last.Tokens.Percent(), err
+	}
+	p := who(r)
+	pct, err := newest(p.Identity.ID)
+	if pct == nil && err == nil && p.Operator() {
+		pct, err = newest("")
+	}
+	return pct, err
+}
+
+// nodeView is a node as controllers see it.
+func (s *Server) nodeView(id store.Identity, rec store.NodeRecord) api.Node {
+	n := api.Node{
+		Name: id.Name, State: api.NodeOffline, Since: rec.OfflineAt, Agent: rec.Agent,
+		Version: rec.Hello.Version, Policy: rec.Hello.Policy,
+		Workspaces: rec.Hello.Workspaces, Services: rec.Hello.Services, LastError: rec.LastError,
+		Superseded: rec.Superseded, Alarms: rec.Alarms,
+	}
+	if rec.Hello.OS != "" {
+		n.Platform = rec.Hello.OS + "/" + rec.Hello.Arch
+	}
+	if n.Since.IsZero() {
+		n.Since = id.CreatedAt // joined, never seen
+	}
+	if c, ok := s.cfg.Registry.Locate(id.ID); ok {
+		n.State, n.Since = api.NodeOnline, c.Since
+	} else if n.Agent.Health != "" {
+		n.Agent.Health = api.HealthUnknown // what it was is not what it is
+	}
+	n.Running, n.Queued = s.cfg.Relay.Counts(id.ID)
+	return n
+}
+
+// changeNode is a compare-and-set on what is kept of a node.
+func (s *Server) changeNode(ctx context.Context, identity string, fn func(*store.NodeRecord) error) (store.NodeRecord, error) {
+	for {
+		rec, err := s.cfg.Store.NodeRecord(ctx, identity)
+		if errors.Is(err, store.ErrNotFound) {
+			rec = store.NodeRecord{IdentityID: identity}
+		} else if err != nil {
+			return rec, err
+		}
+		if err := fn(&rec); err != nil {
+			return rec, err
+		}
+		got, err := s.cfg.Store.PutNodeRecord(ctx, rec)
+		if !errors.Is(err, store.ErrConflict) {
+			return got, err
+		}
+	}
+}
+
+// peerOf is the address of the connection, without port; invalid inside tunnels.
+func peerOf(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap()
+}

@@ -1,0 +1,195 @@
+// Package api is the hub's HTTP: the public interface under /v1, health and
+// metrics, the interface that nodes reach inside their tunnels, and the one that
+// the local admin socket serves. Handlers translate; what things mean is decided
+// in access, relay and registry.
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"opencode-mesh/hub/access"
+	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/metrics"
+	"opencode-mesh/hub/registry"
+	"opencode-mesh/hub/relay"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+	"opencode-mesh/tunnel"
+)
+
+const (
+	// bodyLimitTime is how long a request's body may take to arrive.
+	bodyLimitTime = 30 * time.Second
+	// helloTimeout is how long a new tunnel may take to say hello.
+	helloTimeout = 15 * time.Second
+)
+
+// Config is what the handlers stand on.
+type Config struct {
+	Access   *access.Access
+	Store    store.Store
+	Relay    *relay.Relay
+	Registry *registry.Registry
+	Bus      *events.Bus
+	Metrics  *metrics.Metrics
+	Now      func() time.Time
+	Log      *slog.Logger
+	Version  string
+	// TrustedProxies are the peers whose X-Forwarded-For counts.
+	TrustedProxies []netip.Prefix
+	// Tunnel tunes accepted tunnels; its heartbeat is told to the nodes.
+	Tunnel tunnel.Config
+	// JoinLink is what `meshhub link` prints.
+	JoinLink func() string
+}
+
+// Server holds the handlers. Close ends every stream and tunnel.
+type Server struct {
+	cfg     Config
+	public  http.Handler
+	admin   http.Handler
+	inner   *http.Server // serves every tunnel
+	ctx     context.Context
+	stop    context.CancelFunc
+	links   sync.WaitGroup
+	streams *streams
+}
+
+// New builds the handlers.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, streams: newStreams()}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.public = s.publicRoutes()
+	s.admin = s.adminRoutes()
+	s.inner = &http.Server{
+		Handler:           s.innerRoutes(),
+		ReadHeaderTimeout: bodyLimitTime,
+		ConnContext:       linkContext,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		BaseContext:       baseContext(s.ctx),
+	}
+	cfg.Access.OnRetire(s.retired)
+	return s
+}
+
+// Public is the handler of the hub's listener.
+func (s *Server) Public() http.Handler { return s.public }
+
+// Admin is the handler of the local admin socket; whoever can open it is an
+// operator.
+func (s *Server) Admin() http.Handler { return s.admin }
+
+// Close tells every node that the hub stops, ends streams and waits until all of
+// it has ended or ctx is over.
+func (s *Server) Close(ctx context.Context) {
+	s.stop()
+	s.cfg.Bus.Close()
+	done := make(chan struct{})
+	go func() { s.links.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	_ = s.inner.Close()
+	<-done
+}
+
+// retired ends what a revoked or replaced identity has open and settles its
+// tasks (semantics 15).
+func (s *Server) retired(id store.Identity, code string) {
+	s.cfg.Registry.Close(id.ID, tunnel.ReasonRevoked)
+	s.streams.end(id.ID)
+	ctx := context.WithoutCancel(s.ctx)
+	var err error
+	if id.Role == api.RoleNode {
+		err = s.cfg.Relay.RevokeTarget(ctx, id.ID, code)
+	}
+	err = errors.Join(err, s.cfg.Relay.RevokeController(ctx, id.ID))
+	if err != nil {
+		s.cfg.Log.Error("not every task of a revoked identity could be settled", "name", id.Name, "err", err)
+	}
+}
+
+func (s *Server) publicRoutes() http.Handler {
+	r := chi.NewRouter()
+	r.Use(s.measure, s.recover)
+	r.NotFound(notFound)
+	r.MethodNotAllowed(methodNotAllowed)
+	r.Get("/healthz", plain("ok\n"))
+	r.Get("/readyz", s.readyz)
+	r.Get("/metrics", s.metrics)
+	r.Route("/v1", func(r chi.Router) {
+		r.Post("/login", s.login)
+		r.Post("/join", s.join)
+		r.Group(func(r chi.Router) {
+			r.Use(s.authenticate)
+			r.Get("/tunnel", s.tunnel)
+			s.controllerRoutes(r)
+			r.Group(func(r chi.Router) {
+				r.Use(operatorsOnly)
+				s.operatorRoutes(r)
+			})
+		})
+	})
+	return r
+}
+
+// controllerRoutes are the same on the public interface and inside a tunnel.
+func (s *Server) controllerRoutes(r chi.Router) {
+	r.Get("/whoami", s.whoami)
+	r.Get("/nodes", s.nodes)
+	r.Post("/tasks", s.dispatch)
+	r.Get("/tasks", s.tasks)
+	r.Get("/tasks/{id}", s.task)
+	r.Post("/tasks/{id}/cancel", s.cancel)
+	r.Post("/tasks/{id}/answer", s.answer)
+	r.Post("/tasks/{id}/retry", s.retry)
+	r.Get("/tasks/{id}/events", s.taskEvents)
+	r.Post("/envelopes", s.envelope)
+	r.Get("/events", s.events)
+}
+
+func (s *Server) operatorRoutes(r chi.Router) {
+	r.Post("/tasks/{id}/abandon", s.abandon)
+	r.Get("/credentials", s.credentials)
+	r.Post("/revoke/{name}", s.revoke)
+	r.Get("/audit", s.audit)
+}
+
+// plain answers with a fixed text.
+func plain(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(text))
+	}
+}
+
+// readyz says whether the hub takes work, and nothing more.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	if s.ctx.Err() != nil || s.cfg.Store.Writable() != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = w.Write([]byte("not ready\n"))
+		return
+	}
+	plain("ok\n")(w, r)
+}
+
+// metrics is open to loopback peers only; others need a credential.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" {
+		if _, err := s.principal(r); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+	}
+	s.cfg.Metrics.Handler().ServeHTTP(w, r)
+}

@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"opencode-mesh/hub/events"
+	"opencode-mesh/protocol/api"
+)
+
+// eventWriteLimit is how long one event may take to be written before the stream
+// is given up; the client comes back with its last id.
+const eventWriteLimit = 10 * time.Second
+
+// events streams what the caller may see: its own tasks and every node; an
+// operator sees all.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	p := who(r)
+	s.stream(w, r, func(e *events.Event) bool {
+		return e.Controller == "" || p.Operator() || e.Controller == p.Identity.ID
+	})
+}
+
+// taskEvents streams one task.
+func (s *Server) taskEvents(w http.ResponseWriter, r *http.Request) {
+	t, err := s.find(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.stream(w, r, func(e *events.Event) bool { return e.Task == t.ID })
+}
+
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*events.Event) bool) {
+	ctx, done := s.streams.add(r.Context(), who(r).Identity.ID)
+	defer done()
+	missed, sub, resync := s.cfg.Bus.Subscribe(r.Header.Get("Last-Event-ID"), filter)
+	defer sub.Close()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	out := &sse{w: w, rc: http.NewResponseController(w)}
+	if resync {
+		out.value("", api.EventResync, api.Resync{Reason: "the events since then are no longer here; load the state anew"})
+	}
+	for _, e := range missed {
+		out.event(s.cfg.Bus.ID(e), e.Type, e.JSON())
+	}
+	out.value("", api.EventBeat, api.Beat{At: s.cfg.Now()})
+	s.pump(ctx, out, sub)
+}
+
+// pump writes events until the client, the hub or a revocation ends the stream.
+func (s *Server) pump(ctx context.Context, out *sse, sub *events.Sub) {
+	beat := time.NewTicker(api.EventHeartbeat)
+	defer beat.Stop()
+	for out.err == nil {
+		out.flush()
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+			out.value("", api.EventBeat, api.Beat{At: s.cfg.Now()})
+		case e, ok := <-sub.C:
+			if !ok {
+				return // did not keep up, or the hub stops: the client resumes
+			}
+			out.event(s.cfg.Bus.ID(e), e.Type, e.JSON())
+			for more := true; more && out.err == nil; { // one flush for what waits already
+				select {
+				case e, ok := <-sub.C:
+					if ok {
+						out.event(s.cfg.Bus.ID(e), e.Type, e.JSON())
+					}
+					more = ok
+				default:
+					more = false
+				}
+			}
+		}
+	}
+}
+
+// sse writes server-sent events; err is the first failure.
+type sse struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	err error
+}
+
+func (o *sse) event(id, typ string, data []byte) {
+	if o.err != nil {
+		return
+	}
+	_ = o.rc.SetWriteDeadline(time.Now().Add(eventWriteLimit))
+	if id != "" {
+		_, o.err = fmt.Fprintf(o.w, "id: %s\nevent: %s\ndata: %s\n\n", id, typ, data)
+		return
+	}
+	_, o.err = fmt.Fprintf(o.w, "event: %s\ndata: %s\n\n", typ, data)
+}
+
+func (o *sse) value(id, typ string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil { // our own types always marshal
+		return
+	}
+	o.event(id, typ, b)
+}
+
+func (o *sse) flush() {
+	if o.err == nil {
+		o.err = o.rc.Flush()
+	}
+}

@@ -1,0 +1,312 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"opencode-mesh/hub/relay"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+	"opencode-mesh/store"
+)
+
+// dispatch creates tasks; the answer comes once they are on disk.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	var d api.Dispatch
+	if err := decode(w, r, api.MaxBody, &d); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	made, err := s.submit(r, d)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	out := api.Dispatched{Tasks: make([]api.Task, len(made))}
+	for i, t := range made {
+		out.Tasks[i] = relay.View(t)
+	}
+	reply(w, http.StatusCreated, out)
+}
+
+func (s *Server) submit(r *http.Request, d api.Dispatch) ([]store.Task, error) {
+	by := relay.Author{Identity: who(r).Identity, Token: r.Header.Get(TaskTokenHeader)}
+	// What was accepted must not depend on whether the client still listens.
+	return s.cfg.Relay.Submit(context.WithoutCancel(r.Context()), by, d)
+}
+
+// find loads the task of the path if the caller may see it. A task of somebody
+// else looks like none (semantics 11).
+func (s *Server) find(r *http.Request) (store.Task, error) {
+	id := chi.URLParam(r, "id")
+	t, err := s.cfg.Relay.Task(r.Context(), id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && !who(r).Operator() && t.Controller.ID != who(r).Identity.ID {
+		return store.Task{}, api.Errorf(api.CodeUnknownTask, "there is no task %q of yours", mesh.CleanLine(id))
+	}
+	return t, err
+}
+
+// task answers with one task; wait=DURATION holds the answer back until it is
+// settled or asks something.
+func (s *Server) task(w http.ResponseWriter, r *http.Request) {
+	t, err := s.find(r)
+	if err == nil && r.URL.Query().Has("wait") {
+		t, err = s.wait(r, t)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	v, err := s.cfg.Relay.Detail(r.Context(), t)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	reply(w, http.StatusOK, v)
+}
+
+func (s *Server) wait(r *http.Request, t store.Task) (store.Task, error) {
+	d, err := time.ParseDuration(r.URL.Query().Get("wait"))
+	if err != nil || d < 0 {
+		return t, api.Errorf(api.CodeBadRequest, "wait is a duration such as 30s, at most %s", api.MaxWait)
+	}
+	ctx, done := s.streams.add(r.Context(), who(r).Identity.ID)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, min(d, api.MaxWait))
+	defer cancel()
+	return s.cfg.Relay.Wait(ctx, t.ID, true)
+}
+
+func (s *Server) tasks(w http.ResponseWriter, r *http.Request) {
+	q, err := s.taskQuery(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	page, err := s.cfg.Store.Tasks(r.Context(), q)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	out := api.TaskPage{Tasks: make([]api.Task, len(page.Tasks))}
+	for i, t := range page.Tasks {
+		out.Tasks[i] = relay.View(t)
+	}
+	if page.Next > 0 {
+		out.Next = strconv.FormatUint(page.Next, 10)
+	}
+	reply(w, http.StatusOK, out)
+}
+
+func (s *Server) taskQuery(r *http.Request) (store.TaskQuery, error) {
+	v := r.URL.Query()
+	q := store.TaskQuery{Limit: api.DefaultPage, Open: v.Get("open") == "true"}
+	if !who(r).Operator() {
+		q.Controller = who(r).Identity.ID
+	} else if name := v.Get("controller"); name != "" {
+		id, err := s.named(r.Context(), name)
+		if err != nil {
+			return q, err
+		}
+		q.Controller = id
+	}
+	if name := v.Get("target"); name != "" {
+		id, err := s.named(r.Context(), name)
+		if err != nil {
+			return q, err
+		}
+		q.Target = id
+	}
+	for _, st := range v["state"] {
+		if !api.State(st).Valid() {
+			return q, api.Errorf(api.CodeBadRequest, "%q is not a state", mesh.CleanLine(st))
+		}
+		q.States = append(q.States, api.State(st))
+	}
+	if n := v.Get("limit"); n != "" {
+		i, err := strconv.Atoi(n)
+		if err != nil || i < 1 || i > api.MaxPage {
+			return q, api.Errorf(api.CodeBadRequest, "limit is a number from 1 to %d", api.MaxPage)
+		}
+		q.Limit = i
+	}
+	if c := v.Get("before"); c != "" {
+		i, err := strconv.ParseUint(c, 10, 64)
+		if err != nil {
+			return q, api.Errorf(api.CodeBadRequest, "before is the cursor of an earlier page")
+		}
+		q.Before = i
+	}
+	return q, nil
+}
+
+func (s *Server) named(ctx context.Context, name string) (string, error) {
+	id, err := s.cfg.Store.IdentityByName(ctx, name)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", api.Errorf(api.CodeUnknownTarget, "nobody is named %q", mesh.CleanLine(name))
+	}
+	return id.ID, err
+}
+
+// act runs a change of one task and answers with the task.
+func (s *Server) act(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string) (store.Task, error)) {
+	t, err := s.find(r)
+	if err == nil {
+		t, err = do(context.WithoutCancel(r.Context()), t.ID)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	reply(w, http.StatusOK, relay.View(t))
+}
+
+func (s *Server) cancel(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Cancel) }
+
+func (s *Server) retry(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Retry) }
+
+func (s *Server) abandon(w http.ResponseWriter, r *http.Request) {
+	s.act(w, r, func(ctx context.Context, id string) (store.Task, error) {
+		t, err := s.cfg.Relay.Abandon(ctx, id)
+		if err == nil {
+			s.cfg.Access.Audit(ctx, who(r), peerOf(r), "abandoned", id, "")
+		}
+		return t, err
+	})
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
+	var a api.Answer
+	if err := decode(w, r, api.MaxBody, &a); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.act(w, r, func(ctx context.Context, id string) (store.Task, error) {
+		return s.cfg.Relay.Answer(ctx, id, a.Question, a.Text)
+	})
+}
+
+// envelope takes a ready-made envelope text (?target=NAME) and answers with the
+// task; with wait=DURATION it answers with the reply text once there is one.
+func (s *Server) envelope(w http.ResponseWriter, r *http.Request) {
+	text, err := body(w, r, api.MaxBody)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	env, err := mesh.ParseEnvelope(string(text))
+	if err != nil {
+		s.fail(w, r, envelopeError(err))
+		return
+	}
+	if me := who(r).Identity.Name; env.From != me {
+		s.cfg.Access.Audit(r.Context(), who(r), peerOf(r), "from_mismatch", env.Task, mesh.CleanLine(env.From))
+		s.fail(w, r, api.Errorf(api.CodeFromMismatch, "the envelope says from: %s, but you are %s", mesh.CleanLine(env.From), me))
+		return
+	}
+	made, err := s.submit(r, api.Dispatch{
+		Targets: []api.DispatchTarget{{Name: r.URL.Query().Get("target"), ID: env.Task}},
+		Text:    env.Body, Mode: string(env.Mode),
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	t := made[0]
+	if r.URL.Query().Has("wait") {
+		if t, err = s.wait(r, t); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		if t.State.Settled() || t.State == api.StateQuestion {
+			s.replyText(w, r, t)
+			return
+		}
+	}
+	reply(w, http.StatusAccepted, relay.View(t))
+}
+
+// replyText answers with the agent's reply as it was received.
+func (s *Server) replyText(w http.ResponseWriter, r *http.Request, t store.Task) {
+	v, err := s.cfg.Relay.Detail(r.Context(), t)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Mesh-Task-State", string(t.State))
+	_, _ = io.WriteString(w, v.Reply)
+}
+
+func envelopeError(err error) error {
+	var syn *mesh.SyntaxError
+	if !errors.As(err, &syn) {
+		return err
+	}
+	code := api.CodeMalformedEnvelope
+	switch syn.Code {
+	case mesh.CodeUnsupportedVersion:
+		code = api.CodeUnsupportedVersion
+	case mesh.CodeTooLarge:
+		code = api.CodeTooLarge
+	}
+	e := api.Errorf(code, "%s", err.Error())
+	e.Line = syn.Line
+	return e
+}
+
+func (s *Server) credentials(w http.ResponseWriter, r *http.Request) {
+	list, err := s.cfg.Store.Credentials(r.Context())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	out := api.CredentialList{Credentials: make([]api.Credential, 0, len(list))}
+	for _, c := range list {
+		v := api.Credential{ID: c.ID, Name: c.Name, Role: c.Role, CreatedAt: c.CreatedAt}
+		if !c.LastUsed.IsZero() {
+			v.LastUsed = &c.LastUsed
+		}
+		if !c.RevokedAt.IsZero() {
+			v.RevokedAt = &c.RevokedAt
+		}
+		out.Credentials = append(out.Credentials, v)
+	}
+	slices.SortFunc(out.Credentials, func(a, b api.Credential) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	reply(w, http.StatusOK, out)
+}
+
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+	if err := s.cfg.Access.Revoke(context.WithoutCancel(r.Context()), who(r), chi.URLParam(r, "name")); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
+	after, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("after"), "0"), 10, 64)
+	if err != nil {
+		s.fail(w, r, api.Errorf(api.CodeBadRequest, "after is the number of an entry"))
+		return
+	}
+	list, err := s.cfg.Store.Audit(r.Context(), after, api.MaxPage)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	page := api.AuditPage{Entries: list}
+	if len(list) == api.MaxPage {
+		page.Next = list[len(list)-1].Seq
+	}
+	reply(w, http.StatusOK, page)
+}

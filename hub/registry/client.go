@@ -1,0 +1,85 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/tunnel"
+)
+
+// Transport limits of one node's connection pool (performance.md, decision 6).
+const (
+	maxIdleStreams  = 256
+	idleStreamLimit = 90 * time.Second
+)
+
+// Client calls a node's interface through its tunnel. Safe for concurrent use.
+type Client struct{ hc *http.Client }
+
+// NewClient makes a client of the node at the other end of s.
+func NewClient(s *tunnel.Session) *Client {
+	return &Client{hc: &http.Client{Transport: &http.Transport{
+		DialContext:         s.DialContext,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: maxIdleStreams,
+		IdleConnTimeout:     idleStreamLimit,
+	}}}
+}
+
+// Close drops the idle streams.
+func (c *Client) Close() { c.hc.CloseIdleConnections() }
+
+// Offer implements relay.Node.
+func (c *Client) Offer(ctx context.Context, o api.Offer) (rc api.Receipt, err error) {
+	err = c.call(ctx, http.MethodPut, "/v1/tasks/"+url.PathEscape(o.Task), o, &rc)
+	return rc, err
+}
+
+// Withdraw implements relay.Node.
+func (c *Client) Withdraw(ctx context.Context, w api.Withdraw) (rc api.Receipt, err error) {
+	err = c.call(ctx, http.MethodDelete, "/v1/tasks/"+url.PathEscape(w.Task), w, &rc)
+	return rc, err
+}
+
+// Reconcile implements relay.Node.
+func (c *Client) Reconcile(ctx context.Context, q api.Reconcile) (a api.Reconciled, err error) {
+	err = c.call(ctx, http.MethodPost, "/v1/reconcile", q, &a)
+	return a, err
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return fmt.Errorf("encode the call: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://node"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := c.hc.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, api.MaxTunnelBody+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the node's answer: %w", err)
+	case len(answer) > api.MaxTunnelBody:
+		return fmt.Errorf("the node's answer is larger than %d bytes", api.MaxTunnelBody)
+	case resp.StatusCode >= 300:
+		return api.DecodeError(resp.StatusCode, answer)
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("the node's answer is not what was expected: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+// Package registry knows which nodes are connected to this hub.
+//
+// The newest connection of a name wins once: Register closes the older one with a
+// reason of its own, after the lock is released, and a late end of the older one
+// never marks the newer offline. "Which hub holds this node" is the Locator
+// interface; this is its local implementation.
+package registry
+
+import (
+	"sync"
+	"time"
+
+	"opencode-mesh/store"
+	"opencode-mesh/tunnel"
+)
+
+// Conn is one connected node.
+type Conn struct {
+	Identity store.Identity
+	Session  *tunnel.Session
+	// Instance is the random name of the node's process.
+	Instance string
+	Since    time.Time
+}
+
+// Locator finds the connection of a node by its identity. Several hubs will share
+// one some day.
+type Locator interface {
+	Locate(identity string) (*Conn, bool)
+}
+
+// Registry is the local Locator. Safe for concurrent use.
+type Registry struct {
+	// mu guards the following field.
+	mu    sync.Mutex
+	conns map[string]*Conn
+}
+
+// New makes an empty registry.
+func New() *Registry { return &Registry{conns: map[string]*Conn{}} }
+
+// Register makes c its identity's connection. The older one, if there was one, is
+// returned after it was told to go; superseded says that it was another process.
+func (g *Registry) Register(c *Conn) (older *Conn, superseded bool) {
+	g.mu.Lock()
+	older = g.conns[c.Identity.ID]
+	g.conns[c.Identity.ID] = c
+	g.mu.Unlock()
+	if older == nil || older == c {
+		return nil, false
+	}
+	superseded = older.Instance != c.Instance
+	reason := tunnel.ReasonNone // the same process came back before its old tunnel was given up
+	if superseded {
+		reason = tunnel.ReasonSuperseded
+	}
+	_ = older.Session.CloseWith(reason)
+	return older, superseded
+}
+
+// Unregister removes c and reports whether it was still the current one.
+func (g *Registry) Unregister(c *Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conns[c.Identity.ID] != c {
+		return false
+	}
+	delete(g.conns, c.Identity.ID)
+	return true
+}
+
+// Locate implements Locator.
+func (g *Registry) Locate(identity string) (*Conn, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, ok := g.conns[identity]
+	return c, ok
+}
+
+// Online is how many nodes are connected.
+func (g *Registry) Online() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.conns)
+}
+
+// Close ends the tunnel of one identity for a reason, if it has one.
+func (g *Registry) Close(identity string, why tunnel.Reason) {
+	if c, ok := g.Locate(identity); ok {
+		_ = c.Session.CloseWith(why)
+	}
+}
