@@ -1,0 +1,327 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/relay"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+	"opencode-mesh/store/bolt"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// harness is a relay on a real store with a clock that tests move and nodes that
+// are played by fakes.
+type harness struct {
+	t     *testing.T
+	dir   string
+	store *bolt.Store
+	bus   *events.Bus
+	relay *relay.Relay
+	clock *fakeClock
+	seen  *observer
+	ids   map[string]store.Identity
+	opts  func(*relay.Config)
+}
+
+func newHarness(t *testing.T, opts ...func(*relay.Config)) *harness {
+	t.Helper()
+	h := &harness{t: t, dir: t.TempDir(), clock: &fakeClock{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), may: true}, seen: &observer{}, ids: map[string]store.Identity{}}
+	h.opts = func(c *relay.Config) {
+		for _, o := range opts {
+			o(c)
+		}
+	}
+	h.open()
+	t.Cleanup(func() { _ = h.store.Close() })
+	for _, name := range []string{"alice", "bob"} {
+		h.identity(name, api.RoleController)
+	}
+	for _, name := range []string{"alpha", "beta"} {
+		h.identity(name, api.RoleNode)
+	}
+	return h
+}
+
+func (h *harness) open() {
+	h.t.Helper()
+	st, err := bolt.Open(bolt.Config{Dir: h.dir})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.store, h.bus = st, events.New("g", "b")
+	cfg := relay.Config{Store: st, Bus: h.bus, Clock: h.clock, Observer: h.seen, Log: slog.New(slog.DiscardHandler), Secret: make([]byte, 32)}
+	h.opts(&cfg)
+	if h.relay, err = relay.New(context.Background(), cfg); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// crash drops the relay and the store as a killed process would, keeping only
+// what is on disk, and starts anew.
+func (h *harness) crash() {
+	h.t.Helper()
+	if err := h.store.Close(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.open()
+}
+
+func (h *harness) identity(name string, role api.Role) store.Identity {
+	h.t.Helper()
+	id := store.Identity{ID: "id_" + name, Name: name, Role: role, CreatedAt: h.clock.Now()}
+	cred := store.Credential{ID: "cred_" + name, IdentityID: id.ID, Name: name, Role: role, CreatedAt: h.clock.Now()}
+	copy(cred.Hash[:], name)
+	if err := h.store.CreateIdentity(context.Background(), id, cred); err != nil {
+		h.t.Fatal(err)
+	}
+	id, err := h.store.Identity(context.Background(), id.ID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.ids[name] = id
+	return id
+}
+
+func (h *harness) by(name string) relay.Author { return relay.Author{Identity: h.ids[name]} }
+
+// submit dispatches one task and fails the test when it is refused.
+func (h *harness) submit(by, target, id, text string, opts ...func(*api.Dispatch)) store.Task {
+	h.t.Helper()
+	t, err := h.trySubmit(by, target, id, text, opts...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return t
+}
+
+func (h *harness) trySubmit(by, target, id, text string, opts ...func(*api.Dispatch)) (store.Task, error) {
+	d := api.Dispatch{Targets: []api.DispatchTarget{{Name: target, ID: id}}, Text: text}
+	for _, o := range opts {
+		o(&d)
+	}
+	made, err := h.relay.Submit(context.Background(), h.by(by), d)
+	if err != nil {
+		return store.Task{}, err
+	}
+	return made[0], nil
+}
+
+func asNew(d *api.Dispatch) { d.New = true }
+
+// await waits until the task is in one of the states.
+func (h *harness) await(id string, states ...api.State) store.Task {
+	h.t.Helper()
+	_, sub, _ := h.bus.Subscribe("", func(e *events.Event) bool { return e.Task == id })
+	defer sub.Close()
+	limit := time.NewTimer(10 * time.Second)
+	defer limit.Stop()
+	for {
+		t, err := h.relay.Task(context.Background(), id)
+		if err != nil {
+			h.t.Fatalf("task %s: %v", id, err)
+		}
+		for _, s := range states {
+			if t.State == s {
+				return t
+			}
+		}
+		select {
+		case <-sub.C:
+		case <-limit.C:
+			h.t.Fatalf("task %s stays %s, want %v", id, t.State, states)
+		}
+	}
+}
+
+func (h *harness) state(id string) api.State {
+	h.t.Helper()
+	t, err := h.relay.Task(context.Background(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return t.State
+}
+
+// fakeNode plays a node: it journals what it is offered.
+type fakeNode struct {
+	h       *harness
+	name    string
+	journal string
+	epoch   uint64
+
+	mu       sync.Mutex
+	known    map[api.Triple]api.Receipt
+	offers   []api.Offer
+	calls    []string // "offer ID", "withdraw ID", "reconcile"
+	offered  chan api.Offer
+	onOffer  func(api.Offer) (api.Receipt, error)
+	withdraw func(api.Withdraw) (api.Receipt, error)
+	sessions bool
+	bound    []api.BoundSession
+}
+
+func (h *harness) node(name, journal string) *fakeNode {
+	return &fakeNode{h: h, name: name, journal: journal, epoch: 1, known: map[api.Triple]api.Receipt{}, offered: make(chan api.Offer, 1000), sessions: true}
+}
+
+// attach connects the node; the returned function ends the connection.
+func (n *fakeNode) attach() (detach func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	n.epoch++
+	go func() {
+		done <- n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
+			JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
+		}})
+	}()
+	var once sync.Once
+	detach = func() {
+		once.Do(func() {
+			cancel()
+			<-done
+		})
+	}
+	n.h.t.Cleanup(detach)
+	return detach
+}
+
+func (n *fakeNode) Offer(_ context.Context, o api.Offer) (api.Receipt, error) {
+	n.mu.Lock()
+	n.calls = append(n.calls, "offer "+o.Task)
+	n.offers = append(n.offers, o)
+	on := n.onOffer
+	n.mu.Unlock()
+	rc := api.Receipt{Triple: o.Triple, State: api.StateAccepted}
+	var err error
+	if on != nil {
+		rc, err = on(o)
+	}
+	n.mu.Lock()
+	if err == nil {
+		n.known[o.Triple] = rc
+	}
+	n.mu.Unlock()
+	n.offered <- o
+	return rc, err
+}
+
+func (n *fakeNode) Withdraw(_ context.Context, w api.Withdraw) (api.Receipt, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, "withdraw "+w.Task)
+	if n.withdraw != nil {
+		return n.withdraw(w)
+	}
+	s := api.StateCanceled
+	if w.Reason == api.WithdrawExpire {
+		s = api.StateExpired
+	}
+	rc := api.Receipt{Triple: w.Triple, State: s, Outcome: &api.Outcome{State: s}}
+	n.known[w.Triple] = rc
+	return rc, nil
+}
+
+func (n *fakeNode) Reconcile(_ context.Context, q api.Reconcile) (api.Reconciled, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, "reconcile")
+	var a api.Reconciled
+	for _, t := range q.Tasks {
+		a.Tasks = append(a.Tasks, n.known[t])
+	}
+	return a, nil
+}
+
+// next waits for the next offer.
+func (n *fakeNode) next() api.Offer {
+	n.h.t.Helper()
+	select {
+	case o := <-n.offered:
+		return o
+	case <-time.After(10 * time.Second):
+		n.h.t.Fatalf("%s was offered nothing", n.name)
+		return api.Offer{}
+	}
+}
+
+// settle reports an outcome of an offer.
+func (n *fakeNode) settle(o api.Offer, out api.Outcome) error {
+	n.mu.Lock()
+	n.known[o.Triple] = api.Receipt{Triple: o.Triple, State: out.State, Outcome: &out}
+	n.mu.Unlock()
+	return n.h.relay.Result(context.Background(), n.h.ids[n.name], api.Result{Triple: o.Triple, JournalID: n.journal, Epoch: n.epoch, Outcome: out})
+}
+
+func (n *fakeNode) count(id string) (c int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, o := range n.offers {
+		if o.Task == id {
+			c++
+		}
+	}
+	return c
+}
+
+func done(summary string) api.Outcome { return api.Outcome{State: api.StateDone, Summary: summary} }
+
+// fakeClock is a clock that tests move.
+type fakeClock struct {
+	mu  sync.Mutex
+	now time.Time
+	may bool
+}
+
+func (c *fakeClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *fakeClock) MayExpire() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.may
+}
+
+func (c *fakeClock) forward(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// observer counts what the relay reports.
+type observer struct {
+	mu   sync.Mutex
+	late []string
+}
+
+func (o *observer) Settled(api.State, string, time.Duration) {}
+func (o *observer) Offered(string)                           {}
+func (o *observer) LateResult(reason string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.late = append(o.late, reason)
+}
+
+func wantCode(t *testing.T, err error, code api.Code) {
+	t.Helper()
+	if got := api.ErrorCode(err); got != code {
+		t.Fatalf("got error %v (%s), want code %s", err, got, code)
+	}
+}
+
+func id(n int) string { return fmt.Sprintf("task-%03d", n) }
+
+var errLost = errors.New("the tunnel broke")
