@@ -1,0 +1,103 @@
+package tunnel
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-yamux/v5"
+)
+
+// receive finds out what an incoming stream carries and hands it on. It runs in
+// a goroutine of its own, so a stream that is slow to say its kind holds up no
+// other; there are at most MaxIncomingStreams of them.
+func (s *Session) receive(stream *yamux.Stream) {
+	_ = stream.SetReadDeadline(time.Now().Add(s.cfg.PreambleTimeout))
+	kind, err := readPreamble(stream)
+	if err != nil {
+		s.cfg.Log.Debug("tunnel stream refused", "error", err)
+		s.refuse(stream, ResetBadPreamble)
+		return
+	}
+	_ = stream.SetReadDeadline(time.Time{})
+
+	if kind == kindGoAway {
+		s.markDraining()
+		_ = stream.Close()
+		return
+	}
+	if s.leaving.Load() {
+		s.refuse(stream, ResetGoingAway)
+		return
+	}
+	st := &Stream{mux: stream, session: s, kind: kind, accepted: true}
+	name, isService := kind.Service()
+	switch {
+	case kind == KindAPI:
+		s.offer(st)
+	case isService:
+		s.serveService(st, name)
+	default:
+		s.cfg.Log.Debug("tunnel stream refused", "kind", kind)
+		s.refuse(stream, ResetUnknownKind)
+	}
+}
+
+func (s *Session) refuse(stream *yamux.Stream, code ResetCode) {
+	_ = stream.ResetWithError(uint32(code)) // fails only with the session
+}
+
+// offer gives an api stream to whoever is in Accept.
+func (s *Session) offer(st *Stream) {
+	if s.refusing.Load() {
+		s.refuse(st.mux, ResetGoingAway)
+		return
+	}
+	t := time.NewTimer(s.cfg.PreambleTimeout)
+	defer t.Stop()
+	select {
+	case s.incoming <- st:
+	case <-s.done:
+	case <-t.C:
+		s.refuse(st.mux, ResetBusy)
+	}
+}
+
+// Accept waits for the next api stream of the other side. Its error is the
+// session's *CloseError.
+func (s *Session) Accept() (net.Conn, error) { return s.accept(nil) }
+
+func (s *Session) accept(closed <-chan struct{}) (net.Conn, error) {
+	select {
+	case c := <-s.incoming:
+		return c, nil
+	case <-closed:
+		return nil, net.ErrClosed
+	case <-s.done:
+		return nil, s.ending()
+	}
+}
+
+// Listener returns a listener of the same streams whose Close only ends the
+// accepting: streams that come in later are reset with ResetGoingAway, open ones
+// go on. It is what an http.Server that is to shut down gently wants.
+func (s *Session) Listener() net.Listener {
+	return &listener{session: s, closed: make(chan struct{})}
+}
+
+type listener struct {
+	session *Session
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) { return l.session.accept(l.closed) }
+func (l *listener) Addr() net.Addr            { return l.session.Addr() }
+
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		l.session.refusing.Store(true)
+		close(l.closed)
+	})
+	return nil
+}

@@ -1,0 +1,196 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// serviceDialLimit bounds one call of Config.ServiceDial.
+	serviceDialLimit = 10 * time.Second
+	// copySize is the size of a copy buffer, in bytes: one full mux frame.
+	copySize = frameSize - 12
+	// resetCheck is how long a write to the local server may take before the pipe
+	// starts to look, at this interval, whether the stream was reset meanwhile.
+	resetCheck = 250 * time.Millisecond
+)
+
+// copyBufs holds copy buffers. A pipe takes one only while there is something to
+// copy: thousands of idle keep-alive connections hold none.
+var copyBufs = sync.Pool{New: func() any {
+	b := make([]byte, copySize)
+	return &b
+}}
+
+// serveService joins an incoming service stream to its local server.
+func (s *Session) serveService(st *Stream, name string) {
+	if s.cfg.ServiceDial == nil {
+		_ = st.Reset(ResetNoService)
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, serviceDialLimit)
+	local, err := s.cfg.ServiceDial(ctx, name)
+	cancel()
+	if err != nil {
+		s.cfg.Log.Debug("tunnel service refused", "service", name, "error", err)
+		code := ResetUnreachable
+		if errors.Is(err, ErrNoService) {
+			code = ResetNoService
+		}
+		_ = st.Reset(code)
+		return
+	}
+	p := &pipe{st: st, local: local}
+	p.run()
+}
+
+// pipe joins a stream to a connection of a local server.
+type pipe struct {
+	st    *Stream
+	local net.Conn
+	once  sync.Once // guards kill
+
+	// watch asks the outward copy to look every resetCheck whether the stream was
+	// reset: the inward copy does not read from it just now, or has read its end.
+	watch atomic.Bool
+}
+
+// run copies both ways until both directions have ended, or one failed.
+func (p *pipe) run() {
+	var inward sync.WaitGroup
+	inward.Go(func() {
+		if err := p.copyIn(); err != nil {
+			p.kill()
+		}
+	})
+	if err := p.copyOut(); err != nil {
+		p.kill()
+	}
+	inward.Wait()
+	_ = p.local.Close() // closed already after kill, like the stream
+	_ = p.st.Close()
+}
+
+// kill ends both legs so that both peers see a failure, not an end.
+func (p *pipe) kill() {
+	p.once.Do(func() {
+		if t, ok := p.local.(*net.TCPConn); ok {
+			_ = t.SetLinger(0) // a TCP reset
+		}
+		_ = p.local.Close()
+		_ = p.st.Reset(ResetBroken) // second: it may wait for a place in the queue
+	})
+}
+
+// copyIn copies from the tunnel to the local server and passes the end on.
+func (p *pipe) copyIn() error {
+	for {
+		_, err := p.st.Read(nil) // waits for data without a buffer to put it in
+		if err == nil {
+			err = p.copyInOnce()
+		}
+		switch {
+		case err == io.EOF:
+			// A server that cannot be told ends by itself; one that is gone already
+			// shows in the other direction.
+			if cw, ok := p.local.(interface{ CloseWrite() error }); ok {
+				_ = cw.CloseWrite()
+			}
+			return p.startWatch()
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func (p *pipe) copyInOnce() error {
+	buf := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(buf)
+	n, err := p.st.Read(*buf)
+	if n == 0 {
+		return err
+	}
+	if err := p.writeLocal((*buf)[:n]); err != nil {
+		return err
+	}
+	return err
+}
+
+// writeLocal writes b to the local server. If that is stuck, both copies watch
+// for a reset: before the opener's FIN it shows to the reader of the stream, after
+// it only to the writer.
+func (p *pipe) writeLocal(b []byte) error {
+	defer p.watch.Store(false)
+	for {
+		if err := p.local.SetWriteDeadline(time.Now().Add(resetCheck)); err != nil {
+			return err
+		}
+		n, err := p.local.Write(b)
+		if err == nil || !isTimeout(err) {
+			return err
+		}
+		b = b[n:]
+		if err := errors.Join(p.startWatch(), p.st.probeRead()); err != nil {
+			return err
+		}
+	}
+}
+
+// startWatch has the outward copy watch, and wakes it from a read.
+func (p *pipe) startWatch() error {
+	p.watch.Store(true)
+	return p.local.SetReadDeadline(time.Unix(1, 0))
+}
+
+// rearm sets the next deadline for reading the local server.
+func (p *pipe) rearm() error {
+	// In this order a startWatch in between is never lost.
+	err := p.local.SetReadDeadline(time.Time{})
+	if p.watch.Load() {
+		err = p.local.SetReadDeadline(time.Now().Add(resetCheck))
+	}
+	return err
+}
+
+// copyOut copies from the local server to the tunnel and passes the end on.
+func (p *pipe) copyOut() error {
+	r := newLazyReader(p.local)
+	for {
+		buf, n, err := r.read()
+		if n > 0 {
+			_, werr := p.st.Write((*buf)[:n])
+			copyBufs.Put(buf)
+			if werr != nil {
+				return werr
+			}
+		}
+		switch {
+		case err == nil:
+		case err == io.EOF:
+			return p.st.CloseWrite()
+		case isTimeout(err):
+			if err := errors.Join(p.rearm(), p.st.probeWrite()); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// readEager reads with a buffer taken beforehand. The buffer is the caller's to
+// give back when n > 0, and nil otherwise.
+func readEager(conn net.Conn) (*[]byte, int, error) {
+	buf := copyBufs.Get().(*[]byte)
+	n, err := conn.Read(*buf)
+	if n == 0 {
+		copyBufs.Put(buf)
+		return nil, 0, err
+	}
+	return buf, n, err
+}
