@@ -1,0 +1,114 @@
+package events_test
+
+import (
+	"errors"
+	"testing"
+
+	"opencode-mesh/hub/events"
+	"opencode-mesh/protocol/api"
+)
+
+func all(*events.Event) bool { return true }
+
+func publish(b *events.Bus, n int) {
+	for range n {
+		b.Task("c", api.Task{Task: "t"})
+	}
+}
+
+func TestASubscriberSeesWhatComesInOrder(t *testing.T) {
+	b := events.New("g", "b")
+	_, sub, _ := b.Subscribe("", all)
+	defer sub.Close()
+	publish(b, 3)
+	for want := uint64(1); want <= 3; want++ {
+		if e := <-sub.C; e.Seq != want {
+			t.Fatalf("event %d, want %d", e.Seq, want)
+		}
+	}
+}
+
+func TestResumingGivesWhatWasMissedWithoutAGap(t *testing.T) {
+	b := events.New("g", "b")
+	_, sub, _ := b.Subscribe("", all)
+	publish(b, 1)
+	last := b.ID(<-sub.C)
+	sub.Close()
+	publish(b, 2)
+	missed, sub, resync := b.Subscribe(last, all)
+	defer sub.Close()
+	publish(b, 1)
+	if resync || len(missed) != 2 || missed[0].Seq != 2 {
+		t.Fatalf("missed %d, resync %v", len(missed), resync)
+	}
+	if e := <-sub.C; e.Seq != 4 {
+		t.Errorf("event %d", e.Seq)
+	}
+}
+
+func TestAnIDThatCannotBeResumedForcesAResync(t *testing.T) {
+	b := events.New("g", "b")
+	publish(b, events.RingSize+10)
+	for name, id := range map[string]string{
+		"too old":            "g-b-1",
+		"of another boot":    "g-x-5",
+		"of another restore": "h-b-5",
+		"from the future":    "g-b-999999",
+		"rubbish":            "rubbish",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, sub, resync := b.Subscribe(id, all)
+			defer sub.Close()
+			if !resync {
+				t.Error("no resync")
+			}
+		})
+	}
+}
+
+func TestASlowSubscriberIsCutOffAndOthersGoOn(t *testing.T) {
+	b := events.New("g", "b")
+	_, slow, _ := b.Subscribe("", all)
+	_, quick, _ := b.Subscribe("", all)
+	defer quick.Close()
+	for range events.QueueSize + 1 {
+		publish(b, 1)
+		<-quick.C
+	}
+	n := 0
+	for range slow.C {
+		n++
+	}
+	if n != events.QueueSize || !errors.Is(slow.Err(), events.ErrLagged) {
+		t.Errorf("%d events, %v", n, slow.Err())
+	}
+	if b.Subscribers() != 1 {
+		t.Errorf("%d subscribers", b.Subscribers())
+	}
+}
+
+func TestAFilterKeepsOthersEventsAway(t *testing.T) {
+	b := events.New("g", "b")
+	_, sub, _ := b.Subscribe("", func(e *events.Event) bool { return e.Controller == "mine" })
+	defer sub.Close()
+	publish(b, 1)
+	b.Task("mine", api.Task{Task: "t2"})
+	if e := <-sub.C; e.Task != "t2" {
+		t.Errorf("got %s", e.Task)
+	}
+}
+
+func TestClosingTheBusEndsEverySubscriber(t *testing.T) {
+	b := events.New("g", "b")
+	_, sub, _ := b.Subscribe("", all)
+	b.Close()
+	if _, ok := <-sub.C; ok || !errors.Is(sub.Err(), events.ErrClosed) {
+		t.Errorf("open %v, %v", ok, sub.Err())
+	}
+	sub.Close() // again
+	_, late, _ := b.Subscribe("", all)
+	if _, ok := <-late.C; ok {
+		t.Error("a subscriber of a closed bus is open")
+	}
+	publish(b, 1)
+}
