@@ -57,6 +57,9 @@ type Config struct {
 	clockSource clock.Source
 }
 
+// Validate refuses what makes no sense, saying which flag to change.
+func (c Config) Validate() error { return c.complete() }
+
 // complete fills defaults in and refuses what makes no sense.
 func (c *Config) complete() error {
 	if c.DataDir == "" || c.Log == nil {

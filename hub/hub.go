@@ -43,6 +43,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 
 	secretKey = "relay/secret"
+	linkKey   = "hub/link"
 )
 
 // ErrNoPassword means that the hub has no password and was given none.
@@ -96,6 +97,9 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		return nil, err
 	}
 	if err := h.listen(ctx); err != nil {
+		return nil, err
+	}
+	if err := h.rememberLink(ctx); err != nil {
 		return nil, err
 	}
 	if h.adminL, err = local.Listen(cfg.DataDir); err != nil {
@@ -199,8 +203,27 @@ func (h *Hub) password(ctx context.Context) error {
 // URL is where the hub listens.
 func (h *Hub) URL() string { return h.url }
 
-// JoinLink is what nodes and controllers are given.
-func (h *Hub) JoinLink() string { return h.link.String() }
+// JoinLink is what nodes and controllers are given; "" for a hub that was opened
+// by Admin and never served.
+func (h *Hub) JoinLink() string {
+	if h.link == (auth.Link{}) {
+		return ""
+	}
+	return h.link.String()
+}
+
+// rememberLink keeps the join link for `meshhub link` beside a stopped hub.
+func (h *Hub) rememberLink(ctx context.Context) error {
+	old, rev, err := h.store.Setting(ctx, linkKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if string(old) == h.JoinLink() {
+		return nil
+	}
+	_, err = h.store.PutSetting(ctx, linkKey, []byte(h.JoinLink()), rev)
+	return err
+}
 
 // OtherAddresses are further addresses of this machine that nodes might use.
 func (h *Hub) OtherAddresses() []string { return h.others }

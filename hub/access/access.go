@@ -213,23 +213,21 @@ func (a *Access) Revoke(ctx context.Context, by Principal, name string) error {
 	return nil
 }
 
-// RevokeAll ends every live identity (meshhub passwd --revoke-all).
-func (a *Access) RevokeAll(ctx context.Context, by Principal) (int, error) {
+// RevokeAll ends every live identity.
+func (a *Access) RevokeAll(ctx context.Context, by Principal) error {
 	ids, err := a.st.Identities(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	n := 0
 	for _, id := range ids {
 		if !id.Live() {
 			continue
 		}
 		if err := a.Revoke(ctx, by, id.Name); err != nil {
-			return n, err
+			return err
 		}
-		n++
 	}
-	return n, nil
+	return nil
 }
 
 func (a *Access) retired(id store.Identity, code string) {

@@ -30,6 +30,7 @@ func (s *Server) adminRoutes() http.Handler {
 		s.operatorRoutes(r)
 		r.Get("/link", s.link)
 		r.Post("/passwd", s.passwd)
+		r.Post("/revoke-all", s.revokeAll)
 		r.Get("/backup", s.backup)
 	})
 	return r
@@ -67,10 +68,16 @@ func (s *Server) passwd(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if p.RevokeAll {
-		if _, err := s.cfg.Access.RevokeAll(ctx, who(r)); err != nil {
-			s.fail(w, r, err)
-			return
-		}
+		s.revokeAll(w, r)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) revokeAll(w http.ResponseWriter, r *http.Request) {
+	if err := s.cfg.Access.RevokeAll(context.WithoutCancel(r.Context()), who(r)); err != nil {
+		s.fail(w, r, err)
+		return
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -1,0 +1,234 @@
+// Package cli is what the three commands have in common: where settings come
+// from (flag, then environment, then file, then default), how a password is
+// asked for, exit codes, signals and logs (cli.md).
+//
+// A command runs against an injected environment, so that tests start it as a
+// person would, inside their own process.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// Version is set at build time.
+var Version = "dev"
+
+// Exit codes (cli.md).
+const (
+	ExitOK       = 0
+	ExitNotDone  = 1
+	ExitUsage    = 2
+	ExitNoAccess = 3
+	ExitWaiting  = 4
+	ExitQuestion = 5
+)
+
+// ExitError ends a command with a code of its own. Err may be nil when
+// everything was said already.
+type ExitError struct {
+	Code int
+	Err  error
+}
+
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit %d", e.Code)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// Usage makes an error that ends with ExitUsage.
+func Usage(format string, args ...any) error {
+	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// Exit gives err a code of its own.
+func Exit(code int, err error) error { return &ExitError{Code: code, Err: err} }
+
+// App is the surroundings of one command: its streams and its environment. The
+// zero fields of a copy made by tests are what a test does not care about.
+type App struct {
+	// Prefix is MESHHUB, MESHNODE or MESHCTL.
+	Prefix         string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Env is the environment as KEY=VALUE.
+	Env []string
+	// Terminal says whether a person sits at stdin, and whether one reads stdout
+	// and stderr.
+	StdinTerminal, StdoutTerminal, StderrTerminal bool
+	// ReadPassword reads a line without echo from the terminal.
+	ReadPassword func() (string, error)
+	// HardExit is called for the second signal; os.Exit unless a test replaces it.
+	HardExit func(code int)
+}
+
+// System is the process's own surroundings. It takes every MESH… variable out of
+// the process, so that no child inherits one (semantics 2).
+func System(prefix string) *App {
+	a := &App{
+		Prefix: prefix, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Env: os.Environ(),
+		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
+		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		StderrTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		ReadPassword: func() (string, error) {
+			b, err := term.ReadPassword(int(os.Stdin.Fd()))
+			return string(b), err
+		},
+		HardExit: os.Exit,
+	}
+	for _, kv := range a.Env {
+		if k, _, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "MESH") {
+			_ = os.Unsetenv(k)
+		}
+	}
+	return a
+}
+
+// Getenv looks a variable up; ok is false when it is not set.
+func (a *App) Getenv(key string) (value string, ok bool) {
+	for _, kv := range a.Env {
+		if k, v, found := strings.Cut(kv, "="); found && k == key {
+			value, ok = v, true // the last one wins, as in exec
+		}
+	}
+	return value, ok
+}
+
+// Run executes root with args until it is done or a signal ends it, and returns
+// the exit code. The first SIGINT or SIGTERM cancels the command's context, the
+// second ends the process at once.
+func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	finished := make(chan struct{})
+	watcher := make(chan struct{})
+	go func() {
+		defer close(watcher)
+		for n := 0; ; n++ {
+			select {
+			case <-signals:
+				if n > 0 {
+					a.HardExit(130)
+					return
+				}
+				cancel()
+			case <-finished:
+				return
+			}
+		}
+	}()
+	defer func() { close(finished); <-watcher }()
+
+	root.SetArgs(args)
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.Version = Version
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usage("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().String("config", "", "YAML file with settings, named as the flags are")
+	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.settle(root, cmd) }
+	err := root.ExecuteContext(ctx)
+	return a.report(err)
+}
+
+// report says an error once and turns it into the exit code.
+func (a *App) report(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	code := ExitNotDone
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		code = exit.Code
+		if exit.Err == nil {
+			return code
+		}
+	} else if isCobraUsage(err) {
+		code = ExitUsage
+	}
+	fmt.Fprintln(a.Stderr, "error:", err)
+	return code
+}
+
+// isCobraUsage recognises the errors that cobra makes itself for wrong commands
+// and arguments; it has no type for them.
+func isCobraUsage(err error) bool {
+	for _, p := range []string{"unknown command", "unknown flag", "accepts ", "requires ", "required flag", "invalid argument"} {
+		if strings.HasPrefix(err.Error(), p) {
+			return true
+		}
+	}
+	return false
+}
+
+// Log makes the command's log on stderr: text for people, JSON otherwise.
+func (a *App) Log(cmd *cobra.Command) (*slog.Logger, error) {
+	name, _ := cmd.Flags().GetString("log-level")
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		return nil, Usage("--log-level is debug, info, warn or error, not %q", name)
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if a.StderrTerminal {
+		return slog.New(slog.NewTextHandler(a.Stderr, opts)), nil
+	}
+	return slog.New(slog.NewJSONHandler(a.Stderr, opts)), nil
+}
+
+// DataDir is the default data directory of a kind ("hub", "node"): MESH_DIR/kind,
+// else ~/.local/share/opencode-mesh/kind.
+func (a *App) DataDir(kind string) (string, error) {
+	if dir, ok := a.Getenv("MESH_DIR"); ok && dir != "" {
+		return filepath.Join(dir, kind), nil
+	}
+	home, err := a.home()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".local", "share", "opencode-mesh", kind), nil
+}
+
+// ConfigDir is where meshctl keeps its profiles: MESH_DIR, else
+// ~/.config/opencode-mesh.
+func (a *App) ConfigDir() (string, error) {
+	if dir, ok := a.Getenv("MESH_DIR"); ok && dir != "" {
+		return dir, nil
+	}
+	home, err := a.home()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".config", "opencode-mesh"), nil
+}
+
+func (a *App) home() (string, error) {
+	for _, key := range []string{"HOME", "USERPROFILE"} {
+		if dir, ok := a.Getenv(key); ok && dir != "" {
+			return dir, nil
+		}
+	}
+	return "", Usage("no home directory: set HOME, MESH_DIR, or name the directory with its flag")
+}
