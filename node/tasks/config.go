@@ -103,6 +103,10 @@ type Config struct {
 	// hub to withdraw what must not start any more; 0: DefaultStartDelay.
 	StartDelay time.Duration
 
+	// BallastBytes is the size of the file beside the journal that is given up when
+	// the disk is full; 0: boltdb.DefaultBallastBytes, -1: none.
+	BallastBytes int64
+
 	// Now is the clock for stamps and ages; nil: time.Now.
 	Now func() time.Time
 	// Log gets what an operator should see; nil: discarded.

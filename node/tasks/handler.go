@@ -1,10 +1,10 @@
 package tasks
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -67,7 +67,11 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 // readBody reads a JSON body of at most api.MaxTunnelBody. Fields that are not
 // known are ignored: the protocol grows by adding.
 func readBody(w http.ResponseWriter, req *http.Request, v any) error {
-	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, api.MaxTunnelBody))
+	var data bytes.Buffer
+	if n := req.ContentLength; n > 0 && n <= api.MaxTunnelBody {
+		data.Grow(int(n) + bytes.MinRead) // read in one go
+	}
+	_, err := data.ReadFrom(http.MaxBytesReader(w, req.Body, api.MaxTunnelBody))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -75,7 +79,7 @@ func readBody(w http.ResponseWriter, req *http.Request, v any) error {
 	case err != nil:
 		return api.Errorf(api.CodeBadRequest, "the body did not arrive whole")
 	}
-	if err := json.Unmarshal(data, v); err != nil {
+	if err := json.Unmarshal(data.Bytes(), v); err != nil {
 		return api.Errorf(api.CodeBadRequest, "the body is not the JSON that is expected here: %v", err)
 	}
 	return nil

@@ -258,7 +258,9 @@ func (d *disk) hold() (release func()) {
 	d.held = held
 	return sync.OnceFunc(func() {
 		d.mu.Lock()
-		d.held = nil
+		if d.held == held {
+			d.held = nil
+		}
 		d.mu.Unlock()
 		close(held)
 	})
@@ -293,7 +295,7 @@ func openRig(t *testing.T, path string, a *fakeAgent, hub *fakeHub, opts ...opti
 	g.cfg = tasks.Config{
 		Path: path, HubID: hubID, Agent: a, Faults: g.disk,
 		Workspaces: []agent.Workspace{{Name: "main", Dir: t.TempDir()}, {Name: "other", Dir: t.TempDir()}},
-		RetryMin:   time.Millisecond, RetryMax: 10 * time.Millisecond, StartDelay: time.Millisecond,
+		RetryMin:   time.Millisecond, RetryMax: 10 * time.Millisecond, StartDelay: time.Millisecond, BallastBytes: -1,
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for _, o := range opts {
@@ -334,13 +336,26 @@ func (g *rig) stop() {
 func (g *rig) crash() (path string) {
 	g.t.Helper()
 	release := g.disk.hold()
-	data, err := os.ReadFile(g.cfg.Path)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	path = g.copyJournal()
 	g.disk.fail(syscall.EROFS)
 	release()
-	path = filepath.Join(g.t.TempDir(), "journal.db")
+	return path
+}
+
+// copyJournal copies the journal's file, once a commit under way has ended, while
+// further ones are held back.
+func (g *rig) copyJournal() string {
+	g.t.Helper()
+	var data []byte
+	eventually(g.t, "the file to come to rest", func() bool {
+		before := data
+		var err error
+		if data, err = os.ReadFile(g.cfg.Path); err != nil {
+			g.t.Fatal(err)
+		}
+		return bytes.Equal(before, data)
+	})
+	path := filepath.Join(g.t.TempDir(), "journal.db")
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		g.t.Fatal(err)
 	}
@@ -475,4 +490,11 @@ func none[T any](t *testing.T, c <-chan T, what string) {
 // triple names a unit of execution.
 func triple(task string, attempt, turn int) api.Triple {
 	return api.Triple{Task: task, Attempt: attempt, Turn: turn}
+}
+
+// newMux serves what a runner offers its hub.
+func newMux(r *tasks.Runner) chi.Router {
+	mux := chi.NewRouter()
+	r.Routes(mux)
+	return mux
 }

@@ -120,6 +120,8 @@ func openEngine(cfg Config, path string) (*boltdb.DB, error) {
 		LogBuckets: []string{bucketTasks, bucketTexts, bucketOutcomes},
 		Log:        cfg.Log,
 		Faults:     cfg.Faults,
+
+		BallastBytes: cfg.BallastBytes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
