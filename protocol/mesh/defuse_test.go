@@ -35,6 +35,7 @@ func TestDefuseMarksEveryMarker(t *testing.T) {
 		"[open\x00code\x1b-mesh v1]":                "[·open\x00code\x1b-mesh v1]",
 		"[o\u0336pencode-mesh v1]":                  "[·o\u0336pencode-mesh v1]",
 		"[opencode\u2011mesh v1]":                   "[·opencode\u2011mesh v1]",
+		"[opencode−mesh v1]":                        "[·opencode−mesh v1]",
 		"[opencode_mesh v1]":                        "[·opencode_mesh v1]",
 		"[оpеnсоdе-mеsh v1]":                        "[·оpеnсоdе-mеsh v1]", // Cyrillic
 		"[𝗈𝗉𝖾𝗇𝖼𝗈𝖽𝖾-𝗆𝖾𝗌𝗁 v1]":                        "[·𝗈𝗉𝖾𝗇𝖼𝗈𝖽𝖾-𝗆𝖾𝗌𝗁 v1]",

@@ -70,6 +70,7 @@ func TestReadReplyFindsTheBlockThatCounts(t *testing.T) {
 		{"an unterminated block before another task's", "[opencode-mesh-result v1]\ntask: a-1\nstatus: done\nsummary: ok\n" + resultFor("b-2", "failed", "no"), unterminated(result(mesh.StatusDone, "ok"))},
 		{"an unterminated question", strings.TrimSuffix(questionFor("a-1", "why?"), "[/opencode-mesh-question]\n"),
 			mesh.Reply{Kind: mesh.KindQuestion, Question: mesh.Question{Task: "a-1", Text: "why?", Unterminated: true}, Flags: []string{mesh.FlagUnterminated}}},
+		{"a closing tag that no block has", resultFor("a-1", "done", "ok\n[/opencode-mesh]"), result(mesh.StatusDone, "ok\n[/opencode-mesh]")},
 		{"a summary of 300 wide characters", resultFor("a-1", "done", strings.Repeat("界", 300)), result(mesh.StatusDone, strings.Repeat("界", 300))},
 		{"a summary of 301 characters, kept whole", resultFor("a-1", "done", strings.Repeat("界", 301)), result(mesh.StatusDone, strings.Repeat("界", 301), mesh.FlagSummaryTooLong)},
 	}
@@ -101,6 +102,7 @@ func TestReadReplyWithoutABlockIsFree(t *testing.T) {
 		{"no status", "[opencode-mesh-result v1]\ntask: a-1\nsummary: x\n[/opencode-mesh-result]", mesh.StatusPartial},
 		{"no task", "[opencode-mesh-result v1]\nstatus: done\n[/opencode-mesh-result]", mesh.StatusPartial},
 		{"v2", strings.Replace(resultFor("a-1", "done", "x"), "v1", "v2", 1), mesh.StatusPartial},
+		{"a question of v2", strings.Replace(questionFor("a-1", "why?"), "v1", "v2", 1), mesh.StatusPartial},
 		{"a question without text", questionFor("a-1", ""), mesh.StatusPartial},
 		{"a broken block and another task's good one", broken + resultFor("b-2", "done", "x"), mesh.StatusPartial},
 	}
@@ -116,6 +118,11 @@ func TestReadReplyWithoutABlockIsFree(t *testing.T) {
 			}
 		})
 	}
+	t.Run("without the byte order mark", func(t *testing.T) {
+		if got := mesh.ReadReply("a-1", "\uFEFFdone").Result.Summary; got != "done" {
+			t.Errorf("summary %q", got)
+		}
+	})
 	t.Run("a long one", func(t *testing.T) {
 		text := strings.Repeat("word ", 100)
 		got := mesh.ReadReply("a-1", text)
@@ -142,7 +149,7 @@ func TestConductNamesEveryFormat(t *testing.T) {
 	}
 	for _, s := range []string{
 		"[opencode-mesh v1]", "[opencode-mesh-result v1]\n", "\n[/opencode-mesh-result]\n", "[opencode-mesh-question v1]\n", "\n[/opencode-mesh-question]\n",
-		"[opencode-mesh-digest v1]\n", "\n[/opencode-mesh-digest]\n", "done | partial | failed", "artifacts:", "options:", "facts:\n- ", "pending:", "refs:", "gen:", "mode: resume",
+		"[opencode-mesh-digest v1]\n", "\n[/opencode-mesh-digest]\n", "done | partial | failed", "artifacts:", "options:", "facts:\n- ", "pending:", "refs:", "gen:", "mode: one-shot", "resume",
 	} {
 		if !strings.Contains(text, s) {
 			t.Errorf("it does not mention %q", s)

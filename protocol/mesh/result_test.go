@@ -230,6 +230,7 @@ func TestCutSummaryCutsBetweenCharacters(t *testing.T) {
 		{"ASCII", strings.Repeat("x", 400), strings.Repeat("x", 300)},
 		{"an accent stays with its letter", long + "e\u0301" + "x", long},
 		{"a composed emoji stays whole", long + family + "x", long},
+		{"a composed emoji stays whole when its joiner still fits", long[1:] + "👩\u200D👧", long[1:]},
 		{"a skin tone stays with its hand", long + "👋🏽", long},
 		{"a character that fits is kept", long + "e" + "x", long + "e"},
 		{"accents without end are cut", strings.Repeat("\u0301", 400), strings.Repeat("\u0301", 300)},

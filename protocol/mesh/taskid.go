@@ -130,7 +130,7 @@ var processSpace idSpace
 const perMilli = 64
 
 // idSpace hands out pairs of time and suffix, each once. The time never goes
-// back, so only the suffixes of the current millisecond need to be known.
+// back (nor before 1970), so only the suffixes of the current millisecond need to be known.
 type idSpace struct {
 	mu   sync.Mutex
 	ms   int64
@@ -140,7 +140,7 @@ type idSpace struct {
 
 // take returns the wanted pair, or the nearest free one.
 func (s *idSpace) take(now int64, suffix uint32) (int64, uint32) {
-	now = min(max(now, 0), maxMillis)
+	now = min(now, maxMillis)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

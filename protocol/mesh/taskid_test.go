@@ -68,7 +68,8 @@ func TestIDsAreUniqueInTheProcess(t *testing.T) {
 func TestIDsAreUniqueWhenTheClockStepsBack(t *testing.T) {
 	var now time.Time
 	cfg := mesh.IDConfig{Now: func() time.Time { return now }, Rand: zeros{}}
-	a, b := mesh.NewIDGenerator("n", cfg), mesh.NewIDGenerator("n", cfg)
+	name := strings.Repeat("n", 60)
+	a, b := mesh.NewIDGenerator(name, cfg), mesh.NewIDGenerator(name, cfg)
 	mesh.WithFreshSpace(a, b)
 	seen := make(map[string]bool)
 	for _, ms := range []int64{5_000_000, 5_000_001, 1_400_000, 1_400_001, -5_000_000, 1 << 42, 1 << 62, 5_000_000} {
