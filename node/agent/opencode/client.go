@@ -1,0 +1,192 @@
+package opencode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// client is what the node needs of an opencode server. The servers in the field
+// speak two interfaces; v1Client is the one for 1.x, and choosing by probe
+// (detect) leaves room for another.
+//
+// Every method but watch is bounded in time and in the size of what it reads.
+// Implementations are safe for concurrent use.
+type client interface {
+	// session returns a session, or errNotFound.
+	session(ctx context.Context, id string) (session, error)
+	// sessions lists the newest sessions of a directory.
+	sessions(ctx context.Context, dir string) ([]session, error)
+	// newSession makes a session in a directory.
+	newSession(ctx context.Context, dir, title string, mark mark) (session, error)
+	// statuses returns the sessions of a directory that are not idle.
+	statuses(ctx context.Context, dir string) (map[string]status, error)
+	// prompt hands a message over. nil means that the server took it, which is not
+	// to say that anything will run.
+	prompt(ctx context.Context, session string, p prompt) error
+	// stored reports whether a message is in a session's history.
+	stored(ctx context.Context, session, message string) (bool, error)
+	// answers returns the assistant's messages that answer a message, oldest
+	// first, and whether a user message came after it.
+	answers(ctx context.Context, session, message string) (answers, error)
+	// abort stops what runs in a session. It is not an error if nothing runs.
+	abort(ctx context.Context, session string) error
+	// asks lists what waits for a human in a directory.
+	asks(ctx context.Context, dir string) ([]ask, error)
+	// decline answers an ask for want of a human, so that the model goes on.
+	decline(ctx context.Context, dir string, a ask, reason string) error
+	// models returns the models of a directory and the one that is configured.
+	models(ctx context.Context, dir string) (models, error)
+	// warnings says which settings of the server do not suit a node.
+	warnings(ctx context.Context, dir string) ([]string, error)
+	// watch follows the events of a directory until the stream ends or ctx does.
+	watch(ctx context.Context, dir string, on func(event)) error
+}
+
+// Errors of a client. Anything else is ambiguous: what was asked for may have
+// happened.
+var (
+	// errNotFound: the server answered that there is no such session or message.
+	errNotFound = errors.New("not found")
+	// errUnauthorized: the server refuses the credentials.
+	errUnauthorized = errors.New("the opencode server refuses the credentials")
+	// errNotOpencode: something answered that is not an opencode server's API,
+	// such as the page that it serves for paths that it does not know.
+	errNotOpencode = errors.New("the answer is not of opencode's API")
+	// errTooLarge: the answer is larger than what is read.
+	errTooLarge = errors.New("the answer is too large")
+)
+
+// statusError is an answer with a status that says no.
+type statusError struct {
+	status  int
+	message string
+}
+
+func (e *statusError) Error() string {
+	if e.message == "" {
+		return fmt.Sprintf("the opencode server answered %d", e.status)
+	}
+	return fmt.Sprintf("the opencode server answered %d: %s", e.status, e.message)
+}
+
+// refused reports whether err says that a request was not carried out.
+func refused(err error) bool {
+	var s *statusError
+	return errors.As(err, &s) && s.status >= 400 && s.status < 500
+}
+
+// mark is what the node writes into the metadata of a session that it made, to
+// find it again.
+type mark struct {
+	Hub        string `json:"hub"`
+	Key        string `json:"key"`
+	Generation uint64 `json:"gen"`
+}
+
+// session is one of the server's sessions.
+type session struct {
+	id     string
+	dir    string
+	parent string // of a sub-agent's session
+	mark   *mark  // nil in sessions that no node made
+}
+
+// status is what a session that is not idle does.
+type status struct {
+	retry   bool   // it waits to call the provider again
+	attempt int    // of that
+	message string // why
+}
+
+// prompt is one user message.
+type prompt struct {
+	message  string // its id
+	part     string // the id of its only part
+	provider string
+	model    string
+	agent    string
+	system   string
+	text     string
+}
+
+// answer is one of the assistant's messages; a turn has one for each step.
+type answer struct {
+	id       string
+	provider string
+	model    string
+	// finish is the provider's reason for the end; "" while it runs, and when it
+	// was aborted, failed or killed.
+	finish    string
+	completed bool
+	fault     *fault
+	texts     []string
+	tokens    int64 // of the context; 0 when not reported
+}
+
+// fault is how an answer failed.
+type fault struct {
+	name    string
+	message string
+}
+
+// answers is the state of a turn.
+type answers struct {
+	list []answer
+	// overtaken says that the session has a newer user message.
+	overtaken bool
+}
+
+// ask is a permission or a question that waits for a human.
+type ask struct {
+	id       string
+	session  string
+	question bool
+	count    int // how many questions it holds
+	what     string
+}
+
+// model is a provider's model.
+type model struct {
+	provider string
+	id       string
+	context  int64 // size in tokens, 0 when unknown
+}
+
+// models are the models that a directory may use.
+type models struct {
+	list []model
+	// preferred is the configured one, or the default of the first provider.
+	preferred *model
+}
+
+// find returns a model of the list.
+func (m models) find(provider, id string) (model, bool) {
+	for _, x := range m.list {
+		if x.provider == provider && x.id == id {
+			return x, true
+		}
+	}
+	return model{}, false
+}
+
+// event is a sign that something changed in a directory. Events get lost; they
+// only hasten the next look.
+type event struct {
+	kind    eventKind
+	session string // "" when it concerns the whole directory
+	text    string // of an eventFault
+}
+
+type eventKind int
+
+const (
+	// eventChange: a session's status changed, or something waits for a human.
+	eventChange eventKind = iota
+	// eventFault: a prompt failed, perhaps before anything was stored.
+	eventFault
+	// eventConnected: the stream is up.
+	eventConnected
+	// eventDisposed: the server ended what ran in the directory.
+	eventDisposed
+)

@@ -1,0 +1,31 @@
+package opencode
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+
+	"opencode-mesh/node/agent"
+)
+
+// idDigits is how much of a digest stands in an id; opencode does not find
+// messages whose id is long.
+const idDigits = 26
+
+// messageIDs are the ids of a turn's message and of its part. They are the same
+// whenever the same turn enters the same session, and never the same in another:
+// opencode's ids are global.
+func messageIDs(turn agent.Turn, session string) (message, part string) {
+	digest := sha256.New()
+	for _, s := range []string{turn.HubID, turn.Task, strconv.Itoa(turn.Attempt), strconv.Itoa(turn.Turn), session} {
+		digest.Write([]byte(s))
+		digest.Write([]byte{0})
+	}
+	id := hex.EncodeToString(digest.Sum(nil))[:idDigits]
+	return "msg_mesh_" + id, "prt_mesh_" + id
+}
+
+// markOf is what marks the session of a turn's lane.
+func markOf(turn agent.Turn) mark {
+	return mark{Hub: turn.HubID, Key: turn.Session.Key, Generation: turn.Session.Generation}
+}

@@ -1,0 +1,3 @@
+package opencode_test
+
+func nodeMain([]string) int { return 2 }

@@ -1,0 +1,296 @@
+package opencode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	// sessionPage is how many of a directory's sessions are searched for one that
+	// a crash kept from the journal; it is among the newest.
+	sessionPage = 1000
+	// messagePage and maxPages bound how far back a turn's messages are read.
+	messagePage = 20
+	maxPages    = 200
+)
+
+// v1Client speaks the HTTP interface of opencode 1.x.
+type v1Client struct {
+	t *transport
+}
+
+type v1Session struct {
+	ID        string `json:"id"`
+	Directory string `json:"directory"`
+	ParentID  string `json:"parentID"`
+	Metadata  struct {
+		Mesh json.RawMessage `json:"mesh"`
+	} `json:"metadata"`
+}
+
+func (s v1Session) session() session {
+	out := session{id: s.ID, dir: s.Directory, parent: s.ParentID}
+	var m mark
+	// What is not of our form was not written by a node.
+	if len(s.Metadata.Mesh) > 0 && json.Unmarshal(s.Metadata.Mesh, &m) == nil {
+		out.mark = &m
+	}
+	return out
+}
+
+// sessionPath is the path of a session. The server answers 500, not 404, to an id
+// of another form.
+func sessionPath(id, rest string) (string, error) {
+	if !strings.HasPrefix(id, "ses") || strings.ContainsAny(id, "/?#%") {
+		return "", errNotFound
+	}
+	return "/session/" + id + rest, nil
+}
+
+func (c *v1Client) session(ctx context.Context, id string) (session, error) {
+	path, err := sessionPath(id, "")
+	if err != nil {
+		return session{}, err
+	}
+	var s v1Session
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: path, out: &s}); err != nil {
+		return session{}, err
+	}
+	return s.session(), nil
+}
+
+func (c *v1Client) sessions(ctx context.Context, dir string) ([]session, error) {
+	var list []v1Session
+	_, err := c.t.do(ctx, call{method: http.MethodGet, path: "/session", dir: dir,
+		query: url.Values{"limit": {strconv.Itoa(sessionPage)}, "roots": {"true"}}, out: &list})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]session, len(list))
+	for i, s := range list {
+		out[i] = s.session()
+	}
+	return out, nil
+}
+
+func (c *v1Client) newSession(ctx context.Context, dir, title string, m mark) (session, error) {
+	var s v1Session
+	_, err := c.t.do(ctx, call{method: http.MethodPost, path: "/session", dir: dir, out: &s,
+		in: map[string]any{"title": title, "metadata": map[string]any{"mesh": m}}})
+	if err != nil {
+		return session{}, err
+	}
+	return s.session(), nil
+}
+
+func (c *v1Client) statuses(ctx context.Context, dir string) (map[string]status, error) {
+	var all map[string]struct {
+		Type    string `json:"type"`
+		Attempt int    `json:"attempt"`
+		Message string `json:"message"`
+	}
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: "/session/status", dir: dir, out: &all}); err != nil {
+		return nil, err
+	}
+	out := make(map[string]status, len(all))
+	for id, s := range all {
+		if s.Type != "idle" {
+			out[id] = status{retry: s.Type == "retry", attempt: s.Attempt, message: s.Message}
+		}
+	}
+	return out, nil
+}
+
+func (c *v1Client) prompt(ctx context.Context, session string, p prompt) error {
+	path, err := sessionPath(session, "/prompt_async")
+	if err != nil {
+		return err
+	}
+	_, err = c.t.do(ctx, call{method: http.MethodPost, path: path, in: map[string]any{
+		"messageID": p.message,
+		"model":     map[string]string{"providerID": p.provider, "modelID": p.model},
+		"agent":     p.agent,
+		"system":    p.system,
+		"parts":     []any{map[string]string{"id": p.part, "type": "text", "text": p.text}},
+	}})
+	return err
+}
+
+func (c *v1Client) stored(ctx context.Context, session, message string) (bool, error) {
+	path, err := sessionPath(session, "/message/"+message)
+	if err != nil {
+		return false, err
+	}
+	var m v1Message
+	_, err = c.t.do(ctx, call{method: http.MethodGet, path: path, out: &m, limit: maxMessages})
+	switch {
+	case errors.Is(err, errNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return m.Info.ID == message, nil
+}
+
+func (c *v1Client) abort(ctx context.Context, session string) error {
+	path, err := sessionPath(session, "/abort")
+	if err != nil {
+		return err
+	}
+	_, err = c.t.do(ctx, call{method: http.MethodPost, path: path, in: struct{}{}})
+	return err
+}
+
+// v1Failure is an error as messages and events carry it.
+type v1Failure struct {
+	Name string `json:"name"`
+	Data struct {
+		Message string `json:"message"`
+	} `json:"data"`
+}
+
+func (f *v1Failure) fault() *fault {
+	if f == nil {
+		return nil
+	}
+	message := firstLine(f.Data.Message)
+	if message == "" {
+		message = f.Name
+	}
+	return &fault{name: f.Name, message: message}
+}
+
+// v1Message is a message with its parts. Times are numbers that need not be
+// whole; a user's message has an object as its summary.
+type v1Message struct {
+	Info struct {
+		ID         string          `json:"id"`
+		Role       string          `json:"role"`
+		ParentID   string          `json:"parentID"`
+		ProviderID string          `json:"providerID"`
+		ModelID    string          `json:"modelID"`
+		Finish     string          `json:"finish"`
+		Summary    json.RawMessage `json:"summary"`
+		Error      *v1Failure      `json:"error"`
+		Time       struct {
+			Completed float64 `json:"completed"`
+		} `json:"time"`
+		Tokens struct {
+			Total float64 `json:"total"`
+		} `json:"tokens"`
+	} `json:"info"`
+	Parts []struct {
+		Type      string `json:"type"`
+		Text      string `json:"text"`
+		Synthetic bool   `json:"synthetic"`
+		Ignored   bool   `json:"ignored"`
+	} `json:"parts"`
+}
+
+func (m v1Message) answer() answer {
+	a := answer{
+		id: m.Info.ID, provider: m.Info.ProviderID, model: m.Info.ModelID, finish: m.Info.Finish,
+		completed: m.Info.Time.Completed > 0, fault: m.Info.Error.fault(), tokens: int64(m.Info.Tokens.Total),
+	}
+	for _, p := range m.Parts {
+		if p.Type == "text" && p.Text != "" && !p.Synthetic && !p.Ignored {
+			a.texts = append(a.texts, p.Text)
+		}
+	}
+	return a
+}
+
+// answers reads pages from the newest back to the message itself.
+func (c *v1Client) answers(ctx context.Context, session, message string) (answers, error) {
+	path, err := sessionPath(session, "/message")
+	if err != nil {
+		return answers{}, err
+	}
+	var out answers
+	query := url.Values{"limit": {strconv.Itoa(messagePage)}}
+	for range maxPages {
+		var page []v1Message
+		header, err := c.t.do(ctx, call{method: http.MethodGet, path: path, query: query, out: &page, limit: maxMessages})
+		if err != nil {
+			return answers{}, err
+		}
+		found := false
+		for _, m := range slices.Backward(page) {
+			switch {
+			case m.Info.ID == message:
+				found = true
+			case m.Info.Role == "user" && !found:
+				out.overtaken = true
+			case m.Info.Role == "assistant" && m.Info.ParentID == message && string(m.Info.Summary) != "true":
+				out.list = append(out.list, m.answer())
+			}
+		}
+		cursor := header.Get("X-Next-Cursor")
+		if found || cursor == "" || len(page) == 0 {
+			break
+		}
+		query.Set("before", cursor)
+	}
+	slices.Reverse(out.list)
+	return out, nil
+}
+
+func (c *v1Client) asks(ctx context.Context, dir string) ([]ask, error) {
+	var permissions []struct {
+		ID         string   `json:"id"`
+		SessionID  string   `json:"sessionID"`
+		Permission string   `json:"permission"`
+		Patterns   []string `json:"patterns"`
+	}
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: "/permission", dir: dir, out: &permissions}); err != nil {
+		return nil, err
+	}
+	var questions []struct {
+		ID        string `json:"id"`
+		SessionID string `json:"sessionID"`
+		Questions []struct {
+			Question string `json:"question"`
+		} `json:"questions"`
+	}
+	_, err := c.t.do(ctx, call{method: http.MethodGet, path: "/question", dir: dir, out: &questions})
+	// Releases without the question tool answer with their web page.
+	if err != nil && !errors.Is(err, errNotOpencode) {
+		return nil, err
+	}
+	var out []ask
+	for _, p := range permissions {
+		what := strings.TrimSpace(p.Permission + " " + strings.Join(p.Patterns, ", "))
+		out = append(out, ask{id: p.ID, session: p.SessionID, what: cut(what, maxErrorText)})
+	}
+	for _, q := range questions {
+		a := ask{id: q.ID, session: q.SessionID, question: true, count: len(q.Questions)}
+		if a.count > 0 {
+			a.what = firstLine(q.Questions[0].Question)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// decline rejects a permission with a message and answers a question in words:
+// rejecting either without words would end the turn.
+func (c *v1Client) decline(ctx context.Context, dir string, a ask, reason string) error {
+	if !a.question {
+		_, err := c.t.do(ctx, call{method: http.MethodPost, path: "/permission/" + url.PathEscape(a.id) + "/reply", dir: dir,
+			in: map[string]string{"reply": "reject", "message": reason}})
+		return err
+	}
+	replies := make([][]string, a.count)
+	for i := range replies {
+		replies[i] = []string{reason}
+	}
+	_, err := c.t.do(ctx, call{method: http.MethodPost, path: "/question/" + url.PathEscape(a.id) + "/reply", dir: dir,
+		in: map[string]any{"answers": replies}})
+	return err
+}
