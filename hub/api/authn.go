@@ -12,10 +12,6 @@ import (
 	"opencode-mesh/protocol/api"
 )
 
-// TaskTokenHeader carries the lineage token of the task that a dispatch comes
-// from (semantics 20).
-const TaskTokenHeader = "Mesh-Task-Token"
-
 type principalKey struct{}
 
 // principal recognises the credential of a request.

@@ -38,7 +38,7 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) submit(r *http.Request, d api.Dispatch) ([]store.Task, error) {
-	by := relay.Author{Identity: who(r).Identity, Token: r.Header.Get(TaskTokenHeader)}
+	by := relay.Author{Identity: who(r).Identity, Token: r.Header.Get(api.TaskTokenHeader)}
 	// What was accepted must not depend on whether the client still listens.
 	return s.cfg.Relay.Submit(context.WithoutCancel(r.Context()), by, d)
 }

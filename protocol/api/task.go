@@ -168,6 +168,14 @@ type Step struct {
 	Note    string    `json:"note,omitempty"`
 }
 
+// TaskTokenHeader carries the lineage token of the task that a dispatch comes
+// from (semantics 20); TaskTokenEnv is the variable that hands it to a task's
+// program.
+const (
+	TaskTokenHeader = "Mesh-Task-Token"
+	TaskTokenEnv    = "MESH_TASK_TOKEN"
+)
+
 // DispatchTarget is one target of a dispatch with the task id that the client
 // minted for it before its first send (semantics 4).
 type DispatchTarget struct {

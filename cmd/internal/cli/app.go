@@ -74,6 +74,8 @@ type App struct {
 	StdinTerminal, StdoutTerminal, StderrTerminal bool
 	// ReadPassword reads a line without echo from the terminal.
 	ReadPassword func() (string, error)
+	// Size is the terminal's width and height in characters.
+	Size func() (width, height int)
 	// HardExit is called for the second signal; os.Exit unless a test replaces it.
 	HardExit func(code int)
 }
@@ -89,6 +91,13 @@ func System(prefix string) *App {
 		ReadPassword: func() (string, error) {
 			b, err := term.ReadPassword(int(os.Stdin.Fd()))
 			return string(b), err
+		},
+		Size: func() (int, int) {
+			w, h, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				return 80, 24
+			}
+			return w, h
 		},
 		HardExit: os.Exit,
 	}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/hub/client"
+	"opencode-mesh/protocol/api"
+)
+
+// Main is the program; tests start it as a person would.
+type Main struct {
+	app *cli.App
+}
+
+// NewMain makes the program for some surroundings.
+func NewMain(app *cli.App) *Main { return &Main{app: app} }
+
+// Run executes a command line and returns the exit code.
+func (m *Main) Run(ctx context.Context, args []string) int {
+	root := &cobra.Command{
+		Use:     "meshctl",
+		Short:   "Dispatch tasks to the nodes of an opencode mesh",
+		Long:    "meshctl hands tasks to one node or all of them and shows what becomes of them.",
+		Example: "  meshctl dispatch beta -- run the tests and say what fails",
+	}
+	root.PersistentFlags().String("profile", "default", "which login to use, for several hubs")
+	root.AddCommand(m.login(), m.nodes(), m.dispatch(), m.task(), m.envelope(), m.watch(), m.credentials(), m.revoke(), m.audit())
+	return m.app.Run(ctx, root, args)
+}
+
+// profilePath is where the login of --profile is kept.
+func (m *Main) profilePath(cmd *cobra.Command) (string, error) {
+	dir, err := m.app.ConfigDir()
+	if err != nil {
+		return "", err
+	}
+	name, _ := cmd.Flags().GetString("profile")
+	if !api.ValidName(name) {
+		return "", cli.Usage("--profile is a name of %s", api.NameRule)
+	}
+	return filepath.Join(dir, name+".json"), nil
+}
+
+// connect makes the client of the login.
+func (m *Main) connect(cmd *cobra.Command) (*client.Client, auth.Profile, error) {
+	path, err := m.profilePath(cmd)
+	if err != nil {
+		return nil, auth.Profile{}, err
+	}
+	p, err := auth.LoadProfile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, p, cli.Exit(cli.ExitNoAccess, errors.New("not logged in: run meshctl login LINK --as NAME (meshhub link prints the link)"))
+	}
+	if err != nil {
+		return nil, p, cli.Exit(cli.ExitNoAccess, err)
+	}
+	token, _ := m.app.Getenv(api.TaskTokenEnv)
+	c, err := client.New(p, token)
+	return c, p, err
+}
+
+// with runs fn with a connection and gives its errors their exit codes.
+func (m *Main) with(fn func(cmd *cobra.Command, args []string, c *client.Client) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, _, err := m.connect(cmd)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return coded(fn(cmd, args, c))
+	}
+}
+
+// coded gives the errors of the hub their exit codes (cli.md): 2 for what the
+// caller should write differently, 3 for what cannot be reached or is not
+// allowed.
+func coded(err error) error {
+	var exit *cli.ExitError
+	if err == nil || errors.As(err, &exit) {
+		return err
+	}
+	var e *api.Error
+	switch {
+	case errors.As(err, &e):
+		switch e.Code.Status() / 100 {
+		case 5:
+			return cli.Exit(cli.ExitNoAccess, err)
+		}
+		switch e.Code {
+		case api.CodeUnauthorized, api.CodeRevoked, api.CodeForbidden, api.CodeFromMismatch, api.CodeHopLimit, api.CodeRateLimited, api.CodeQueueFull:
+			return cli.Exit(cli.ExitNoAccess, err)
+		}
+		return cli.Exit(cli.ExitUsage, err)
+	case errors.Is(err, client.ErrUnreachable), errors.Is(err, auth.ErrPinMismatch):
+		return cli.Exit(cli.ExitNoAccess, err)
+	}
+	return err
+}
+
+func (m *Main) login() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "login LINK --as NAME",
+		Short:   "Log in at a hub",
+		Long:    "Takes the mesh's password (MESH_PASSWORD, --password-file or a prompt) and keeps the credential that the hub issues, readable by you only. --same-as-node uses the identity of this machine's node instead.",
+		Example: "  meshctl login 'mesh://hub.local:8443?pin=sha256:…' --as laptop",
+		Args:    cobra.MaximumNArgs(1),
+		RunE:    m.runLogin,
+	}
+	cli.PasswordFlag(cmd)
+	f := cmd.Flags()
+	f.String("as", "", "name of this controller")
+	f.Bool("operator", false, "log in as an operator, who sees everything and may revoke")
+	f.Bool("same-as-node", false, "use the credential of the node on this machine")
+	f.String("node-data", "", "the node's data directory for --same-as-node (default ~/.local/share/opencode-mesh/node)")
+	f.String("ca", "", "certificate file to trust for an https link")
+	return cmd
+}
+
+func (m *Main) runLogin(cmd *cobra.Command, args []string) error {
+	path, err := m.profilePath(cmd)
+	if err != nil {
+		return err
+	}
+	f := cmd.Flags()
+	if same, _ := f.GetBool("same-as-node"); same {
+		return m.sameAsNode(cmd, path)
+	}
+	name, _ := f.GetString("as")
+	switch {
+	case len(args) == 0:
+		return cli.Usage("which hub? give its join link (meshhub link prints it)")
+	case !api.ValidName(name):
+		return cli.Usage("--as is a name of %s", api.NameRule)
+	}
+	link, err := auth.ParseLink(args[0])
+	if err != nil {
+		return cli.Exit(cli.ExitUsage, err)
+	}
+	pw, err := m.app.Password(cmd, false)
+	if err != nil {
+		return err
+	}
+	ca, _ := f.GetString("ca")
+	hc, err := link.HTTPClient(ca)
+	if err != nil {
+		return cli.Exit(cli.ExitUsage, err)
+	}
+	defer hc.CloseIdleConnections()
+	operator, _ := f.GetBool("operator")
+	is, err := auth.Enroll(cmd.Context(), hc, link, auth.EnrollLogin, api.Login{
+		Name: name, Password: pw.Reveal(), Operator: operator, Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	})
+	if err != nil {
+		return cli.Exit(cli.ExitNoAccess, err)
+	}
+	if err := auth.SaveProfile(path, auth.NewProfile(link, ca, is)); err != nil {
+		return err
+	}
+	fmt.Fprintf(m.app.Stderr, "logged in as %s (%s)\n", is.Name, is.Role)
+	return nil
+}
+
+// sameAsNode takes the identity of the machine's node over, so that both are one
+// (semantics 9).
+func (m *Main) sameAsNode(cmd *cobra.Command, path string) error {
+	dir, _ := cmd.Flags().GetString("node-data")
+	if dir == "" {
+		var err error
+		if dir, err = m.app.DataDir("node"); err != nil {
+			return err
+		}
+	}
+	p, err := auth.LoadProfile(filepath.Join(dir, "node.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return cli.Usage("no node has joined from %s; name its directory with --node-data", dir)
+	}
+	if err != nil {
+		return err
+	}
+	if err := auth.SaveProfile(path, p); err != nil {
+		return err
+	}
+	fmt.Fprintf(m.app.Stderr, "logged in as %s, the node of this machine\n", p.Name)
+	return nil
+}
+
+// since shows an age.
+func since(t time.Time) string {
+	d := time.Since(t)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

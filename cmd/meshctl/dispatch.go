@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/hub/client"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+)
+
+func (m *Main) dispatch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "dispatch TARGET…|--all [flags] [-- TEXT]",
+		Short:   "Hand a task to one node, several or all",
+		Long:    "Hands a task over and waits for the results. The text comes after --; - or no text reads stdin. Exit codes: 0 all done, 1 some not done, 2 usage, 3 cannot reach or not allowed, 4 still running when the wait ended, 5 a question waits.",
+		Example: "  meshctl dispatch alpha beta --timeout 10m -- run the tests and say what fails",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return m.with(m.runDispatch)(cmd, args)
+		},
+	}
+	f := cmd.Flags()
+	f.Bool("all", false, "every node that is online now")
+	f.Bool("include-offline", false, "with --all: queue for the nodes that are offline too")
+	f.String("mode", string(mesh.ModeSession), "session, or one-shot: no further turns are expected")
+	f.Bool("new", false, "start a new session and bind it")
+	f.String("workspace", "", "workspace of the target (default: its first)")
+	f.String("id", "", "task id; the same id again is a retry of delivery, never a second run")
+	f.Duration("timeout", 0, "how long to wait for the results (default: no limit)")
+	f.Duration("deadline", 0, "how long the agent may run (default: the node's, 2h)")
+	f.Duration("question-timeout", 0, "how long a question waits before the agent goes on by assumption (default 30m)")
+	f.Duration("ttl", 0, "how long the task may wait for its start (default 24h)")
+	f.Bool("detach", false, "do not wait for the results")
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) error {
+	targets, text, err := m.split(cmd, args)
+	if err != nil {
+		return err
+	}
+	d, err := options(cmd)
+	if err != nil {
+		return err
+	}
+	all, _ := cmd.Flags().GetBool("all")
+	if all {
+		if targets, err = m.everyNode(cmd, c); err != nil {
+			return err
+		}
+	}
+	id, _ := cmd.Flags().GetString("id")
+	switch {
+	case id != "" && len(targets) > 1:
+		return cli.Usage("--id goes with one target; each task needs an id of its own")
+	case id != "" && !mesh.ValidTaskID(id):
+		return cli.Usage("%q is not a task id: letters, digits, '.', '_' and '-', at most 64", mesh.CleanLine(id))
+	}
+	for _, t := range targets {
+		tid := id
+		if tid == "" {
+			tid = mesh.NewID(m.me(cmd))
+		}
+		d.Targets = append(d.Targets, api.DispatchTarget{Name: t, ID: tid})
+	}
+	if d.Text, err = m.text(text); err != nil {
+		return err
+	}
+	tasks, err := c.Dispatch(cmd.Context(), d)
+	if err != nil {
+		return err
+	}
+	if detach, _ := cmd.Flags().GetBool("detach"); detach {
+		return m.detached(cmd, tasks)
+	}
+	timeout, _ := cmd.Flags().GetDuration("timeout")
+	return m.waitFor(cmd, c, tasks, timeout)
+}
+
+// me is the name that task ids start with.
+func (m *Main) me(cmd *cobra.Command) string {
+	if _, p, err := m.connect(cmd); err == nil {
+		return p.Name
+	}
+	return "task"
+}
+
+// split takes the targets before -- and the text behind it apart.
+func (m *Main) split(cmd *cobra.Command, args []string) (targets, text []string, err error) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 {
+		at = len(args)
+		if n := len(args); n > 0 && args[n-1] == "-" {
+			at = n - 1
+		}
+	}
+	targets, text = args[:at], args[at:]
+	all, _ := cmd.Flags().GetBool("all")
+	offline, _ := cmd.Flags().GetBool("include-offline")
+	switch {
+	case all && len(targets) > 0:
+		return nil, nil, cli.Usage("--all and names of targets exclude each other")
+	case !all && len(targets) == 0:
+		return nil, nil, cli.Usage("name the targets, or --all; the text comes after --")
+	case offline && !all:
+		return nil, nil, cli.Usage("--include-offline goes with --all")
+	}
+	for i, t := range targets {
+		if !api.ValidName(t) {
+			return nil, nil, cli.Usage("%q is not the name of a node (%s); the text comes after --", mesh.CleanLine(t), api.NameRule)
+		}
+		if slices.Contains(targets[:i], t) {
+			return nil, nil, cli.Usage("%s is named twice", t)
+		}
+	}
+	return targets, text, nil
+}
+
+// options are the flags that travel with the dispatch.
+func options(cmd *cobra.Command) (api.Dispatch, error) {
+	f := cmd.Flags()
+	var d api.Dispatch
+	d.Mode, _ = f.GetString("mode")
+	if d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot) {
+		return d, cli.Usage("--mode is session or one-shot, not %q", d.Mode)
+	}
+	d.New, _ = f.GetBool("new")
+	d.Workspace, _ = f.GetString("workspace")
+	for name, to := range map[string]*int64{"deadline": &d.DeadlineMS, "question-timeout": &d.QuestionTimeoutMS, "ttl": &d.TTLMS} {
+		v, _ := f.GetDuration(name)
+		if v < 0 || v > 0 && v < time.Millisecond {
+			return d, cli.Usage("--%s must be positive", name)
+		}
+		*to = v.Milliseconds()
+	}
+	if v, _ := f.GetDuration("timeout"); v < 0 {
+		return d, cli.Usage("--timeout must be positive")
+	}
+	return d, nil
+}
+
+// everyNode is --all.
+func (m *Main) everyNode(cmd *cobra.Command, c *client.Client) ([]string, error) {
+	list, err := c.Nodes(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	offline, _ := cmd.Flags().GetBool("include-offline")
+	var targets, skipped []string
+	for _, n := range list {
+		if n.State == api.NodeOnline || offline {
+			targets = append(targets, n.Name)
+		} else {
+			skipped = append(skipped, n.Name)
+		}
+	}
+	if len(skipped) > 0 {
+		fmt.Fprintf(m.app.Stderr, "skipped, offline: %s (--include-offline queues for them)\n", strings.Join(skipped, ", "))
+	}
+	if len(targets) == 0 {
+		return nil, cli.Exit(cli.ExitUsage, errors.New("no node is online; nothing was created"))
+	}
+	return targets, nil
+}
+
+// text is what stands behind --, or stdin.
+func (m *Main) text(words []string) (string, error) {
+	if len(words) > 0 && !(len(words) == 1 && words[0] == "-") {
+		text := strings.Join(words, " ")
+		if strings.TrimSpace(text) == "" {
+			return "", cli.Usage("the text is empty")
+		}
+		return text, nil
+	}
+	if m.app.StdinTerminal {
+		fmt.Fprintln(m.app.Stderr, "type the task, end with Ctrl-D:")
+	}
+	return m.stdin("the task")
+}
+
+// stdin reads a text of bounded size.
+func (m *Main) stdin(what string) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(m.app.Stdin, api.MaxText+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read %s from stdin: %w", what, err)
+	case len(b) > api.MaxText:
+		return "", cli.Usage("%s is larger than %d bytes; put it into a file of the workspace and name the file", what, api.MaxText)
+	case strings.TrimSpace(string(b)) == "":
+		return "", cli.Usage("%s is empty: give it after -- or on stdin", what)
+	}
+	return string(b), nil
+}
+
+func (m *Main) detached(cmd *cobra.Command, tasks []api.Task) error {
+	for _, t := range tasks {
+		if asJSON(cmd) {
+			if err := jsonLine(m.app.Stdout, t); err != nil {
+				return err
+			}
+			continue
+		}
+		printLine(m.app.Stdout, m.style(), t)
+	}
+	return nil
+}
+
+// waitFor shows the tasks until all are settled, one asks and none else runs, or
+// the wait ends.
+func (m *Main) waitFor(cmd *cobra.Command, c *client.Client, tasks []api.Task, timeout time.Duration) error {
+	ctx := cmd.Context()
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	b := newBoard(m, asJSON(cmd), tasks)
+	err := b.watch(ctx, c)
+	b.close()
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	return b.verdict(m, cmd)
+}

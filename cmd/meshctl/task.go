@@ -1,0 +1,284 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/hub/client"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+)
+
+func (m *Main) task() *cobra.Command {
+	cmd := &cobra.Command{Use: "task", Short: "Look after tasks", Example: "  meshctl task list --open"}
+	cmd.AddCommand(m.taskList(), m.taskShow(), m.taskWait(), m.taskCancel(), m.taskRetry(), m.taskAnswer(), m.taskEvents(), m.taskAbandon())
+	return cmd
+}
+
+func (m *Main) taskList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "List tasks, newest first", Example: "  meshctl task list --open --target beta", Args: cobra.NoArgs,
+		RunE: m.with(func(cmd *cobra.Command, _ []string, c *client.Client) error {
+			f := cmd.Flags()
+			q := url.Values{}
+			if open, _ := f.GetBool("open"); open {
+				q.Set("open", "true")
+			}
+			for _, name := range []string{"target", "controller"} {
+				if v, _ := f.GetString(name); v != "" {
+					q.Set(name, v)
+				}
+			}
+			states, _ := f.GetStringArray("state")
+			for _, s := range states {
+				q.Add("state", s)
+			}
+			limit, _ := f.GetInt("limit")
+			if limit < 1 {
+				return cli.Usage("--limit is at least 1")
+			}
+			for limit > 0 {
+				q.Set("limit", strconv.Itoa(min(limit, api.MaxPage)))
+				page, err := c.Tasks(cmd.Context(), q)
+				if err != nil {
+					return err
+				}
+				if err := m.listed(cmd, page.Tasks); err != nil {
+					return err
+				}
+				limit -= len(page.Tasks)
+				if page.Next == "" {
+					return nil
+				}
+				q.Set("before", page.Next)
+			}
+			return nil
+		}),
+	}
+	f := cmd.Flags()
+	f.Bool("open", false, "only tasks that are not settled")
+	f.String("target", "", "only tasks of this node")
+	f.String("controller", "", "only tasks of this controller (operators)")
+	f.StringArray("state", nil, "only tasks in this state (repeatable)")
+	f.Int("limit", api.DefaultPage, "at most so many")
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) listed(cmd *cobra.Command, tasks []api.Task) error {
+	s := m.style()
+	for _, t := range tasks {
+		if asJSON(cmd) {
+			if err := jsonLine(m.app.Stdout, t); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintf(m.app.Stdout, "%s  %4s  %s -> %s  %s  %s\n", t.Task, since(t.CreatedAt), t.Controller, t.Target, s.state(t.State), headline(t))
+	}
+	return nil
+}
+
+// someIDs demands task ids that could be some.
+func someIDs(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cli.Usage("name at least one task id; meshctl task list shows them")
+	}
+	for _, id := range args {
+		if !mesh.ValidTaskID(id) {
+			return cli.Usage("%q is not a task id", mesh.CleanLine(id))
+		}
+	}
+	return nil
+}
+
+func oneID(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return cli.Usage("name one task id")
+	}
+	return someIDs(cmd, args)
+}
+
+func (m *Main) taskShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show ID…", Short: "Everything about tasks", Example: "  meshctl task show laptop-m5x2k9-7f3q", Args: someIDs,
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			for _, id := range args {
+				t, err := c.Task(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				if asJSON(cmd) {
+					if err := jsonLine(m.app.Stdout, t); err != nil {
+						return err
+					}
+					continue
+				}
+				printTask(m.app.Stdout, m.style(), t)
+			}
+			return nil
+		}),
+	}
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskWait() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "wait ID…", Short: "Wait for tasks again", Example: "  meshctl task wait laptop-m5x2k9-7f3q --timeout 5m", Args: someIDs,
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			timeout, _ := cmd.Flags().GetDuration("timeout")
+			if timeout < 0 {
+				return cli.Usage("--timeout must be positive")
+			}
+			var tasks []api.Task
+			for _, id := range args {
+				t, err := c.Task(cmd.Context(), id)
+				if err != nil {
+					return err
+				}
+				tasks = append(tasks, t)
+			}
+			return m.waitFor(cmd, c, tasks, timeout)
+		}),
+	}
+	cmd.Flags().Duration("timeout", 0, "how long to wait (default: no limit)")
+	jsonFlag(cmd)
+	return cmd
+}
+
+// each runs one change per id and prints the task.
+func (m *Main) each(do func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error)) func(*cobra.Command, []string) error {
+	return m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+		for _, id := range args {
+			t, err := do(cmd, c, id)
+			if err != nil {
+				return fmt.Errorf("%s: %w", id, err)
+			}
+			if asJSON(cmd) {
+				err = jsonLine(m.app.Stdout, t)
+			} else {
+				printLine(m.app.Stdout, m.style(), t)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (m *Main) taskCancel() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cancel ID…", Short: "Ask for the end of tasks", Example: "  meshctl task cancel laptop-m5x2k9-7f3q", Args: someIDs,
+		Long: "Asks for the end of tasks. A task that its node has decides there: the answer shows its state now, meshctl task wait its end.",
+		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) { return c.Cancel(cmd.Context(), id) }),
+	}
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskRetry() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "retry ID…", Short: "Run settled tasks once more under the same id", Example: "  meshctl task retry laptop-m5x2k9-7f3q", Args: someIDs,
+		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) { return c.Retry(cmd.Context(), id) }),
+	}
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskAbandon() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "abandon ID…", Short: "Give up tasks whose node does not return (operators)", Example: "  meshctl task abandon laptop-m5x2k9-7f3q", Args: someIDs,
+		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) {
+			return c.Abandon(cmd.Context(), id)
+		}),
+	}
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskAnswer() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "answer ID TEXT", Short: "Answer a task's question", Example: "  meshctl task answer laptop-m5x2k9-7f3q staging",
+		Long: "Answers the question that a task waits for. The number of an option stands for the option.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return cli.Usage("give a task id and the answer")
+			}
+			return oneID(cmd, args[:1])
+		},
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			question, _ := cmd.Flags().GetString("question")
+			t, err := c.Answer(cmd.Context(), args[0], api.Answer{Question: question, Text: strings.Join(args[1:], " ")})
+			if err != nil {
+				return err
+			}
+			if asJSON(cmd) {
+				return jsonLine(m.app.Stdout, t)
+			}
+			printLine(m.app.Stdout, m.style(), t)
+			return nil
+		}),
+	}
+	cmd.Flags().String("question", "", "id of the question that is meant (default: the one that waits)")
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskEvents() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "events ID", Short: "Follow one task's events", Example: "  meshctl task events laptop-m5x2k9-7f3q", Args: oneID,
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			return m.follow(cmd, func(fn func(api.Event) error, lost func(error)) error {
+				return c.TaskEvents(cmd.Context(), args[0], fn, lost)
+			})
+		}),
+	}
+	jsonFlag(cmd)
+	return cmd
+}
+
+func (m *Main) envelope() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "envelope TARGET < FILE", Short: "Hand over a ready-made envelope and print the reply", Example: "  meshctl envelope beta < task.txt", Args: cobra.ExactArgs(1),
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			if !api.ValidName(args[0]) {
+				return cli.Usage("%q is not the name of a node", mesh.CleanLine(args[0]))
+			}
+			text, err := m.stdin("the envelope")
+			if err != nil {
+				return err
+			}
+			t, err := c.Envelope(cmd.Context(), args[0], text)
+			if err != nil {
+				return err
+			}
+			t, err = c.Wait(cmd.Context(), t.Task, func(err error) { fmt.Fprintf(m.app.Stderr, "the hub does not answer, still trying: %v\n", err) })
+			if cmd.Context().Err() != nil {
+				fmt.Fprintf(m.app.Stderr, "still running: %s\n", t.Task)
+				return cli.Exit(cli.ExitWaiting, nil)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(m.app.Stdout, strings.TrimRight(t.Reply, "\n"))
+			switch {
+			case t.State == api.StateQuestion:
+				return cli.Exit(cli.ExitQuestion, nil)
+			case t.State != api.StateDone:
+				if t.Error != nil {
+					return fmt.Errorf("%s: %s", t.State, t.Error.Message)
+				}
+				return cli.Exit(cli.ExitNotDone, nil)
+			}
+			return nil
+		}),
+	}
+	return cmd
+}
