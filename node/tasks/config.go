@@ -46,6 +46,9 @@ const (
 	// maxTextMemory bounds the texts of waiting tasks that are kept in memory, in
 	// bytes; those beyond are read from the journal when their turn starts.
 	maxTextMemory = 32 << 20
+	// flushLimit bounds the wait for the hub to take the last results when the runner
+	// stops; the journal keeps them for the next start.
+	flushLimit = 2 * time.Second
 	// deliveryTimeout bounds one attempt to deliver a result.
 	deliveryTimeout = 30 * time.Second
 	// progressTimeout bounds one progress request.

@@ -129,6 +129,12 @@ func (r *Runner) Propose() (journalID string, epoch uint64, err error) { return 
 // Bound lists the newest sessions of this node for a hello.
 func (r *Runner) Bound() []api.BoundSession { return r.journal.bound(api.MaxSessionsInHello) }
 
+// Policy is the policy in force.
+func (r *Runner) Policy() string { return r.cfg.Policy }
+
+// MaxParallel is how many turns run at once.
+func (r *Runner) MaxParallel() int { return r.cfg.MaxParallel }
+
 // Failed is closed when a sync of the journal failed: nothing is acknowledged any
 // more, and only a restart tells what was kept (semantics 21).
 func (r *Runner) Failed() <-chan struct{} { return r.journal.failed() }
@@ -181,7 +187,9 @@ func (r *Runner) stop(ctx context.Context) error {
 	var err error
 	select {
 	case <-ended:
-		r.outbox.flush(ctx)
+		flush, cancel := context.WithTimeout(ctx, flushLimit)
+		r.outbox.flush(flush)
+		cancel()
 	case <-ctx.Done():
 		err = fmt.Errorf("%d turns did not stop in time; the next start takes them up", n)
 	}

@@ -1,0 +1,141 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"time"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/node/agent"
+	"opencode-mesh/node/tasks"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/tunnel"
+)
+
+const (
+	// DefaultStopTimeout is how long a graceful stop may take in all.
+	DefaultStopTimeout = 10 * time.Second
+	// agentStopShare is the part of the stop that is kept for the agent's own end.
+	agentStopShare = 3
+	// drainingTimeout bounds the words to the hub that this node stops.
+	drainingTimeout = time.Second
+	// statusTimeout bounds the look at the agent's health.
+	statusTimeout = 3 * time.Second
+)
+
+// Config says what a node is. DataDir, Profile and Agent are required.
+type Config struct {
+	// DataDir holds the journal and the admin socket; it is made (0700) when missing.
+	DataDir string
+	// Profile is the credential that a join left.
+	Profile auth.Profile
+	// Agent does the work; Run starts and stops it.
+	Agent agent.Agent
+	// Workspaces are the directories offered for work, by unique name with absolute
+	// path; the first is the default.
+	Workspaces []agent.Workspace
+	// Policy is api.PolicyAccept, PolicyHold or PolicyRefuse; "": accept.
+	Policy string
+	// AcceptFrom lists the controllers that may dispatch here, by name or identity
+	// id; empty: all.
+	AcceptFrom []string
+	// MaxParallel is how many turns run at once; 0: tasks.DefaultMaxParallel.
+	MaxParallel int
+	// DefaultDeadline is how long an attempt may run whose dispatch named no
+	// deadline; 0: api.DefaultDeadline.
+	DefaultDeadline time.Duration
+	// Services are the local servers that are reachable through the tunnel, as
+	// name → http://host:port, https://host:port or tcp://host:port. A stream to
+	// one is piped byte for byte.
+	Services map[string]string
+	// Version is the program's, for the hub and for people.
+	Version string
+
+	// Tunnel tunes the tunnel; a zero Heartbeat takes what the hub says. ServiceDial
+	// is filled in.
+	Tunnel tunnel.Config
+	// Backoff between attempts to connect.
+	Backoff tunnel.Backoff
+	// Tasks tunes journal and runner: limits and intervals. What this Config names
+	// itself is filled in.
+	Tasks tasks.Config
+	// ReportInterval is how often the agent's health is looked at; 0:
+	// link.DefaultReportInterval.
+	ReportInterval time.Duration
+	// StopTimeout bounds a graceful stop; 0: DefaultStopTimeout.
+	StopTimeout time.Duration
+	// Log gets what an operator should see; nil: discarded.
+	Log *slog.Logger
+}
+
+// withDefaults returns a checked copy with the zero values filled in.
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.DataDir == "":
+		return c, errors.New("node config: no data directory")
+	case c.Agent == nil:
+		return c, errors.New("node config: no agent")
+	case c.Profile.HubID == "" || c.Profile.Name == "":
+		return c, errors.New("node config: the profile names no hub or no node; join a hub first")
+	case c.Profile.Role != api.RoleNode:
+		return c, fmt.Errorf("node config: the credential of %s is that of a %s, not of a node", c.Profile.Name, c.Profile.Role)
+	case c.StopTimeout < 0:
+		return c, errors.New("node config: a duration is negative")
+	}
+	if c.StopTimeout == 0 {
+		c.StopTimeout = DefaultStopTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	addrs, err := serviceAddrs(c.Services)
+	if err != nil {
+		return c, err
+	}
+	c.Tunnel.ServiceDial = serviceDial(addrs)
+
+	t := &c.Tasks
+	t.Path = tasks.JournalPath(c.DataDir, c.Profile.HubID)
+	t.HubID, t.Agent, t.Workspaces = c.Profile.HubID, c.Agent, c.Workspaces
+	t.Policy, t.AcceptFrom = c.Policy, c.AcceptFrom
+	t.MaxParallel, t.DefaultDeadline, t.Log = c.MaxParallel, c.DefaultDeadline, c.Log
+	return c, nil
+}
+
+// serviceAddrs parses the services to name → host:port.
+func serviceAddrs(services map[string]string) (map[string]string, error) {
+	ports := map[string]string{"http": "80", "https": "443", "tcp": ""}
+	addrs := make(map[string]string, len(services))
+	for name, raw := range services {
+		if _, ok := tunnel.Service(name).Service(); !ok {
+			return nil, fmt.Errorf("node config: %q cannot name a service", name)
+		}
+		u, err := url.Parse(raw)
+		if err != nil { // its words may repeat a password
+			return nil, fmt.Errorf("node config: the address of service %s cannot be read", name)
+		}
+		port, known := ports[u.Scheme]
+		if p := u.Port(); p != "" {
+			port = p
+		}
+		if !known || u.Hostname() == "" || port == "" {
+			return nil, fmt.Errorf("node config: service %s needs http://host:port, https://host:port or tcp://host:port", name)
+		}
+		addrs[name] = net.JoinHostPort(u.Hostname(), port)
+	}
+	return addrs, nil
+}
+
+// serviceNames lists the services for a hello.
+func serviceNames(services map[string]string) []string {
+	names := make([]string, 0, len(services))
+	for name := range services {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,127 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"opencode-mesh/node/link"
+	"opencode-mesh/node/tasks"
+)
+
+// ErrJournalFailed ends a node whose journal could not be synced: what is on disk
+// is only known after a restart, so nothing more is acknowledged (semantics 21).
+var ErrJournalFailed = errors.New("the journal could not be synced to disk; start the node again once the disk is sound")
+
+// Node is one node of the mesh.
+type Node struct {
+	cfg     Config
+	started time.Time
+	desk    *desk
+	link    *link.Link
+	admin   *admin
+	// endAgent ends the context that the agent was started with.
+	endAgent context.CancelFunc
+}
+
+// New opens the data directory of a node. A journal in use by another process
+// gives *boltdb.LockedError, which names the holder; one that cannot be read, its
+// error: it is never made anew silently. After New, Run must be called.
+func New(cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	d, err := newDesk(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d}
+	d.status = n.Status
+	n.link, err = link.New(link.Config{
+		Profile: cfg.Profile, Host: d, Tunnel: cfg.Tunnel, Backoff: cfg.Backoff,
+		ReportInterval: cfg.ReportInterval, Log: cfg.Log,
+	})
+	if err == nil {
+		n.admin, err = newAdmin(n)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close(context.Background()))
+	}
+	return n, nil
+}
+
+// Run starts the agent, connects to the hub and works until ctx ends; then it
+// stops within Config.StopTimeout and returns nil, or what did not stop. It returns
+// earlier when the agent cannot be started, with ErrJournalFailed, or with an
+// error of link.Link.Run that only a person can mend. It is called once.
+func (n *Node) Run(ctx context.Context) error {
+	n.admin.start()
+	defer n.admin.close()
+	if err := n.startAgent(ctx); err != nil {
+		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
+	}
+	// The link lives on while the node stops: results are delivered until the end.
+	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- n.link.Run(linkCtx) }()
+	closeLink := func() {
+		cancel()
+		<-ended
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+		talk, done := context.WithTimeout(context.WithoutCancel(ctx), drainingTimeout)
+		n.link.Draining(talk)
+		done()
+	case err = <-ended:
+		closeLink = nil
+	case <-n.desk.runner().Failed():
+		err = ErrJournalFailed
+	}
+	return errors.Join(err, n.stop(ctx, closeLink))
+}
+
+// startAgent starts the agent. ctx ends the start only: an agent that holds on to
+// its context must live until the turns have been told that the node stops.
+func (n *Node) startAgent(ctx context.Context) error {
+	starting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	n.endAgent = cancel
+	err := n.cfg.Agent.Start(starting)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// stop ends the runners, the link and the agent, in this order.
+func (n *Node) stop(ctx context.Context, closeLink func()) error {
+	ctx = context.WithoutCancel(ctx)
+	all, cancel := context.WithTimeout(ctx, n.cfg.StopTimeout)
+	defer cancel()
+	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
+	defer cancelTurns()
+	err := n.desk.close(turns)
+	if closeLink != nil {
+		closeLink()
+	}
+	defer n.endAgent()
+	if stopErr := n.cfg.Agent.Stop(all); stopErr != nil {
+		err = errors.Join(err, fmt.Errorf("stop the %s agent: %w", n.cfg.Agent.Kind(), stopErr))
+	}
+	return err
+}
+
+// Held lists the tasks that wait for an operator.
+func (n *Node) Held() ([]tasks.TaskInfo, error) { return n.desk.runner().Held() }
+
+// Release lets a held task start; tasks.ErrNotHeld when there is none of that id.
+func (n *Node) Release(task string) error { return n.desk.runner().Release(task) }
+
+// Refuse ends a held task as refused; tasks.ErrNotHeld when there is none of that
+// id.
+func (n *Node) Refuse(task string) error { return n.desk.runner().Refuse(task) }
