@@ -141,7 +141,7 @@ func TestEnrollTakesNothingThatIsNoCredential(t *testing.T) {
 		"no hub":              with(func(is *api.Issued) { is.HubID = "" }),
 		"no name":             with(func(is *api.Issued) { is.Name = "" }),
 		"no role":             with(func(is *api.Issued) { is.Role = "king" }),
-		"larger than allowed": strings.Repeat(" ", 1<<20) + with(func(*api.Issued) {}),
+		"larger than allowed": with(func(*api.Issued) {}) + strings.Repeat(" ", 1<<20),
 	} {
 		t.Run(name, func(t *testing.T) {
 			is, err := enroll(t, newHub(t, answer(200, nil, body)), auth.EnrollJoin, request())

@@ -104,6 +104,16 @@ func TestWaitGrowsToAMinuteAndNoFurther(t *testing.T) {
 				}
 				i++
 			}
+			l.pass(3 * time.Minute) // rest
+			for range c.burst {
+				if wait := c.try(l, i); wait != 0 {
+					t.Fatalf("after a rest it has to wait for %v", wait)
+				}
+				i++
+			}
+			if got := c.try(l, i); got != c.want[0] {
+				t.Errorf("after a rest the first wait is %v, want %v", got, c.want[0])
+			}
 		})
 	}
 }

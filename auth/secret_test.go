@@ -62,6 +62,9 @@ func TestSecretDoesNotEncode(t *testing.T) {
 }
 
 func TestSecretDoesNotLog(t *testing.T) {
+	if v := slog.AnyValue(auth.Secret(hidden)).Resolve(); v.Kind() != slog.KindString || v.String() != "[redacted]" {
+		t.Errorf("a handler sees %v", v)
+	}
 	var out bytes.Buffer
 	for how, h := range map[string]slog.Handler{
 		"text": slog.NewTextHandler(&out, nil),

@@ -109,7 +109,9 @@ func LoadOrCreateTLS(dir string, opts TLSOptions) (*TLSIdentity, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		opts.Log.Warn("the TLS certificate cannot be used and is made anew", "error", err)
 	}
-	if err := t.refresh(opts.Now()); err != nil {
+	now := opts.Now()
+	t.checked.Store(now.UnixNano())
+	if err := t.refresh(now); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -142,7 +144,6 @@ func (t *TLSIdentity) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error
 // refresh replaces the leaf if it does not fit any more. A leaf that cannot be
 // written down serves from memory all the same.
 func (t *TLSIdentity) refresh(now time.Time) error {
-	t.checked.Store(now.UnixNano())
 	current := t.leaf.Load()
 	want, err := t.opts.leafNames()
 	if err != nil {

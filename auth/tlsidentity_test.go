@@ -166,8 +166,9 @@ func TestLeafNamesTheMachine(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		slices.Reverse(m.addresses)
 		if !leafOf(t, must(auth.LoadOrCreateTLS(dir, m.options("203.0.113.1")))(t)).Equal(leaf) {
-			t.Error("the bound makes a new leaf at each start")
+			t.Error("the bound makes a new leaf when addresses are listed in another order")
 		}
 	})
 }
@@ -247,6 +248,33 @@ func TestHandshakesLookAtTheMachineOnceAMinute(t *testing.T) {
 	}
 	if leafOf(t, id).Equal(before) {
 		t.Error("the leaf was not replaced")
+	}
+}
+
+func TestHandshakesDoNotWaitForALook(t *testing.T) {
+	m := newMachine()
+	opts := m.options()
+	var id *auth.TLSIdentity
+	var during atomic.Pointer[tls.Certificate]
+	looks := 0
+	opts.Addresses = func() ([]netip.Addr, error) {
+		if looks++; looks == 2 { // the first was at the start
+			c, err := id.TLSConfig().GetCertificate(nil)
+			if err != nil {
+				t.Error(err)
+			}
+			during.Store(c)
+		}
+		return nil, nil
+	}
+	id = must(auth.LoadOrCreateTLS(t.TempDir(), opts))(t)
+	before := leafOf(t, id)
+	m.set(func(m *machine) { m.now, m.hostname = m.now.Add(auth.DefaultTLSCheck), "renamed" })
+	if leafOf(t, id).Equal(before) {
+		t.Error("the leaf was not replaced")
+	}
+	if looks != 2 || during.Load() == nil || !during.Load().Leaf.Equal(before) {
+		t.Errorf("%d looks; the handshake in the meantime did not get the old leaf", looks)
 	}
 }
 

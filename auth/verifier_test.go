@@ -36,16 +36,13 @@ func (g *gate) check(_, pw string) (bool, error) {
 }
 
 // verdict is what a Verify in the background returned.
-type verdict struct {
-	err error
-	at  time.Time
-}
+type verdict struct{ err error }
 
 func verify(v *auth.Verifier, ctx context.Context, addr netip.Addr, pw string) <-chan verdict {
 	c := make(chan verdict, 1)
 	go func() {
 		_, err := v.Verify(ctx, addr, "hash", pw)
-		c <- verdict{err, time.Now()}
+		c <- verdict{err}
 	}()
 	return c
 }
@@ -184,17 +181,7 @@ func TestVerifierQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		v := must(auth.NewVerifier(auth.VerifierConfig{Parallel: 2, Queue: 3, Check: g.check}))(t)
-		var results []<-chan verdict
-		for i := range 5 { // two run, three wait
-			results = append(results, verify(v, t.Context(), numbered("192.0.2.%d", i), "x"))
-			synctest.Wait()
-		}
-		if n := len(g.entered); n != 2 {
-			t.Errorf("%d checks run at once, want 2", n)
-		}
-		// One that comes too late is refused at once, and so is a second try of an
-		// address that has a place.
-		for _, i := range []int{9, 3} {
+		refused := func(i int) {
 			begin := time.Now()
 			_, err := v.Verify(t.Context(), numbered("192.0.2.%d", i), "hash", "x")
 			wantLimited(t, err)
@@ -202,10 +189,29 @@ func TestVerifierQueueIsBounded(t *testing.T) {
 				t.Error("it had to wait for that")
 			}
 		}
+		var results []<-chan verdict
+		for i := range 5 { // two run, three wait
+			results = append(results, verify(v, t.Context(), numbered("192.0.2.%d", i), "x"))
+			synctest.Wait()
+			if i == 3 {
+				refused(3) // it has its one place, though another is free
+			}
+		}
+		if n := len(g.entered); n != 2 {
+			t.Errorf("%d checks run at once, want 2", n)
+		}
+		refused(3)
+		// A newcomer takes the place of the one that tried three times.
+		results = append(results, verify(v, t.Context(), numbered("192.0.2.%d", 9), "x"))
+		synctest.Wait()
+		refused(10) // nobody who waits now has tried more often
 		close(g.open)
-		for _, r := range results {
-			if got := <-r; got.err != nil {
-				t.Errorf("one that had a place got %v", got.err)
+		for i, r := range results {
+			switch got := <-r; {
+			case i == 3:
+				wantLimited(t, got.err)
+			case got.err != nil:
+				t.Errorf("login %d, which had a place, got %v", i, got.err)
 			}
 		}
 	})
@@ -253,6 +259,83 @@ func TestVerifierHonoursContext(t *testing.T) {
 		// Its place went to nobody: the next one runs at once.
 		if _, err := v.Verify(t.Context(), numbered("192.0.2.%d", 4), "hash", "x"); err != nil {
 			t.Errorf("the next login got %v", err)
+		}
+	})
+}
+
+// lateContext has ended by its Err but wakes nobody: as a context looks to a waiter
+// whose turn and end come at once.
+type lateContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *lateContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
+func TestTurnOfOneThatHasGoneIsHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		v := must(auth.NewVerifier(auth.VerifierConfig{Parallel: 1, Check: g.check}))(t)
+		ctx := &lateContext{Context: t.Context()}
+		first := verify(v, t.Context(), numbered("192.0.2.%d", 1), "first")
+		synctest.Wait()
+		gone := verify(v, ctx, numbered("192.0.2.%d", 2), "gone")
+		synctest.Wait()
+		next := verify(v, t.Context(), numbered("192.0.2.%d", 3), "next")
+		synctest.Wait()
+		ctx.ended.Store(true)
+		begin := time.Now()
+		close(g.open)
+		<-first
+		if got := <-gone; !errors.Is(got.err, context.Canceled) {
+			t.Errorf("the one that has gone got %v, want context.Canceled", got.err)
+		}
+		if got := <-next; got.err != nil {
+			t.Errorf("the next one got %v", got.err)
+		}
+		if n := len(g.entered); n != 2 {
+			t.Errorf("%d checks were made, want 2", n)
+		}
+		if time.Since(begin) != 0 {
+			t.Error("the next one was not told of its turn")
+		}
+	})
+}
+
+func TestTriesAreForgottenAfterAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		v := must(auth.NewVerifier(auth.VerifierConfig{Parallel: 1, Queue: 1, Check: g.check}))(t)
+		often, twice := numbered("192.0.2.%d", 1), numbered("192.0.2.%d", 2)
+		running := verify(v, t.Context(), numbered("192.0.2.%d", 9), "x")
+		synctest.Wait()
+		try := func(addr netip.Addr, times int) {
+			for range times { // the first waits in vain, the others are refused
+				_ = verify(v, t.Context(), addr, "x")
+				synctest.Wait()
+			}
+			time.Sleep(auth.DefaultVerifyWait)
+			synctest.Wait()
+		}
+		try(often, 50)
+		time.Sleep(time.Minute)
+		try(twice, 1)
+		waiting := verify(v, t.Context(), twice, "x")
+		synctest.Wait()
+		// With one try that counts, it comes before one with two.
+		newcomer := verify(v, t.Context(), often, "x")
+		synctest.Wait()
+		wantLimited(t, (<-waiting).err)
+		close(g.open)
+		for _, r := range []<-chan verdict{running, newcomer} {
+			if got := <-r; got.err != nil {
+				t.Error(got.err)
+			}
 		}
 	})
 }
