@@ -338,6 +338,9 @@ func TestClientHonoursHTTPSProxyAndPinsThroughIt(t *testing.T) {
 	srv.Listener.Close()
 	srv.Listener = proxyListener
 	srv.Start()
+	t.Cleanup(func() { // for the next run of this test in this process
+		proxyListener = must(net.Listen("tcp", proxyListener.Addr().String()))(t)
+	})
 	t.Cleanup(proxy.piping.Wait)
 	t.Cleanup(srv.Close)
 
