@@ -62,6 +62,14 @@ func (d *desk) runners() []*tasks.Runner {
 
 // Hello implements link.Host.
 func (d *desk) Hello(ctx context.Context) (api.Hello, error) {
+	d.mu.Lock()
+	archived := d.archived
+	d.mu.Unlock()
+	if archived { // an earlier Fork got stuck half-way
+		if err := d.Fork(ctx); err != nil {
+			return api.Hello{}, err
+		}
+	}
 	r := d.runner()
 	journal, epoch, err := r.Propose()
 	if err != nil {

@@ -60,6 +60,9 @@ func (n *Node) Run(ctx context.Context) error {
 	n.admin.start()
 	defer n.admin.close()
 	if err := n.startAgent(ctx); err != nil {
+		if ctx.Err() != nil {
+			return n.stop(ctx, nil)
+		}
 		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
 	}
 	// The link lives on while the node stops: results are delivered until the end.
