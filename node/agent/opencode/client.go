@@ -26,8 +26,7 @@ type client interface {
 	prompt(ctx context.Context, session string, p prompt) error
 	// stored reports whether a message is in a session's history.
 	stored(ctx context.Context, session, message string) (bool, error)
-	// answers returns the assistant's messages that answer a message, oldest
-	// first, and whether a user message came after it.
+	// answers returns the assistant's messages that answer a message.
 	answers(ctx context.Context, session, message string) (answers, error)
 	// abort stops what runs in a session. It is not an error if nothing runs.
 	abort(ctx context.Context, session string) error
@@ -132,8 +131,9 @@ type fault struct {
 
 // answers is the state of a turn.
 type answers struct {
-	list []answer
-	// overtaken says that the session has a newer user message.
+	list []answer // oldest first
+	// overtaken says that another user message came before the newest answer, which
+	// may therefore be meant for that one.
 	overtaken bool
 }
 

@@ -62,14 +62,20 @@ type record struct {
 	Marker string   `json:"marker"`
 }
 
-// write makes the record durable enough: it need not survive the machine.
+// write puts the record in place as a whole, and on disk: one that cannot be read
+// keeps the node from starting a server.
 func (r record) write(path string) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
 	next := path + ".new"
-	if err := os.WriteFile(next, b, 0o600); err != nil {
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	if err := os.Rename(next, path); err != nil {
@@ -317,7 +323,7 @@ func reap(ctx context.Context, dataDir string, patience time.Duration) error {
 	}
 	var rec record
 	if err := json.Unmarshal(b, &rec); err != nil {
-		return fmt.Errorf("record %s cannot be read: %w", path, err)
+		return fmt.Errorf("%s, which names the processes of an earlier opencode server, cannot be read: %w", path, err)
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	err = gone(waiting, rec.Guard)

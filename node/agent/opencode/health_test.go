@@ -175,6 +175,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"reply limit", func(c *opencode.Config) { c.MaxReply = -1 }, "negative"},
 		{"URL scheme", func(c *opencode.Config) { c.URL = "ftp://x" }, "http://host:port"},
 		{"password in the URL", func(c *opencode.Config) { c.URL = "http://u:hunter2@x" }, "apart"},
+		{"token in the URL", func(c *opencode.Config) { c.URL = "http://x?auth_token=hunter2" }, "http://host:port"},
 		{"URL that cannot be read", func(c *opencode.Config) { c.URL = "http://hunter2\x00" }, "cannot be read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -48,7 +48,7 @@ func parseEndpoint(raw, username, password string) (endpoint, error) {
 	case u.User != nil:
 		return endpoint{}, errors.New("the opencode URL must not hold a name or password: give them apart")
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.RawQuery != "", u.Fragment != "":
-		return endpoint{}, fmt.Errorf("the opencode URL %q is not of the form http://host:port", raw)
+		return endpoint{}, errors.New("the opencode URL is not of the form http://host:port")
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	if username == "" {

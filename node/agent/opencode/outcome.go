@@ -87,8 +87,7 @@ func (r *run) answered(turn answers) *api.Outcome {
 			r.flags[api.FlagTruncated] = true
 			out.State = partialUnlessFailed(out.State)
 		}
-		if free && r.overtaken {
-			// It may be the answer to the other prompt.
+		if free && turn.overtaken {
 			out.State = partialUnlessFailed(out.State)
 		}
 	}

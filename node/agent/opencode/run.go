@@ -62,7 +62,6 @@ type run struct {
 	began     time.Time // when the agent began to run, for all that is known
 	stalled   time.Time // since when the session is idle without an answer
 	ignore    string    // the newest answer when the turn was resumed
-	overtaken bool      // another prompt took the turn over
 	stale     map[string]bool
 	kin       map[string]bool // whether other sessions belong to this turn
 	flags     map[api.Flag]bool
@@ -405,9 +404,6 @@ func (r *run) judge(ctx context.Context, c client, turn answers) (*api.Outcome, 
 		return r.answered(turn), nil
 	case last.aborted() && !r.cutOff():
 		return r.partly(turn, r.interrupted("the turn was aborted in opencode")), nil
-	}
-	if turn.overtaken {
-		r.overtaken = true
 	}
 	if !r.cutOff() && !r.stuck() {
 		return nil, nil

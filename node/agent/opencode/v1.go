@@ -226,7 +226,7 @@ func (c *v1Client) answers(ctx context.Context, session, message string) (answer
 			case m.Info.ID == message:
 				found = true
 			case m.Info.Role == "user" && !found:
-				out.overtaken = true
+				out.overtaken = out.overtaken || len(out.list) > 0
 			case m.Info.Role == "assistant" && m.Info.ParentID == message && string(m.Info.Summary) != "true":
 				out.list = append(out.list, m.answer())
 			}
