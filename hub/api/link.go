@@ -95,13 +95,10 @@ func (s *Server) serveLink(l *link) {
 	serving.Go(func() { _ = s.inner.Serve(linkListener{l.session, l}) })
 	defer serving.Wait()
 
-	stopWatch := context.AfterFunc(s.ctx, func() { _ = l.session.CloseWith(tunnel.ReasonShutdown) })
-	defer stopWatch()
 	serving.Go(func() { // the session's end ends everything else
 		<-l.session.Done()
 		cancel()
 	})
-	defer l.session.Close()
 
 	hello := time.NewTimer(helloTimeout)
 	defer hello.Stop()
@@ -115,13 +112,16 @@ func (s *Server) serveLink(l *link) {
 	case <-hello.C:
 		if l.drain { // it says no hello: it lives until it has delivered
 			<-ctx.Done()
-			return
+			break
 		}
 		s.cfg.Log.Warn("a node opened a tunnel and said no hello", "node", l.who.Identity.Name)
-		return
 	case <-ctx.Done():
 	}
-	_ = l.session.Close()
+	why := tunnel.ReasonNone
+	if s.ctx.Err() != nil {
+		why = tunnel.ReasonShutdown // come back soon
+	}
+	_ = l.session.CloseWith(why)
 	s.left(l)
 }
 
