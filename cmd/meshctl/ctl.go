@@ -81,30 +81,13 @@ func (m *Main) with(fn func(cmd *cobra.Command, args []string, c *client.Client)
 	}
 }
 
-// coded gives the errors of the hub their exit codes (cli.md): 2 for what the
-// caller should write differently, 3 for what cannot be reached or is not
-// allowed.
+// coded gives errors their exit codes (cli.md).
 func coded(err error) error {
 	var exit *cli.ExitError
-	if err == nil || errors.As(err, &exit) {
-		return err
-	}
-	var e *api.Error
-	switch {
-	case errors.As(err, &e):
-		switch e.Code.Status() / 100 {
-		case 5:
-			return cli.Exit(cli.ExitNoAccess, err)
-		}
-		switch e.Code {
-		case api.CodeUnauthorized, api.CodeRevoked, api.CodeForbidden, api.CodeFromMismatch, api.CodeHopLimit, api.CodeRateLimited, api.CodeQueueFull:
-			return cli.Exit(cli.ExitNoAccess, err)
-		}
-		return cli.Exit(cli.ExitUsage, err)
-	case errors.Is(err, client.ErrUnreachable), errors.Is(err, auth.ErrPinMismatch):
+	if errors.Is(err, client.ErrUnreachable) && !errors.As(err, &exit) {
 		return cli.Exit(cli.ExitNoAccess, err)
 	}
-	return err
+	return cli.Coded(err)
 }
 
 func (m *Main) login() *cobra.Command {

@@ -39,7 +39,7 @@ func (m *Main) dispatch() *cobra.Command {
 	f.Duration("question-timeout", 0, "how long a question waits before the agent goes on by assumption (default 30m)")
 	f.Duration("ttl", 0, "how long the task may wait for its start (default 24h)")
 	f.Bool("detach", false, "do not wait for the results")
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -203,7 +203,7 @@ func (m *Main) stdin(what string) (string, error) {
 
 func (m *Main) detached(cmd *cobra.Command, tasks []api.Task) error {
 	for _, t := range tasks {
-		if asJSON(cmd) {
+		if cli.AsJSON(cmd) {
 			if err := jsonLine(m.app.Stdout, t); err != nil {
 				return err
 			}
@@ -223,7 +223,7 @@ func (m *Main) waitFor(cmd *cobra.Command, c *client.Client, tasks []api.Task, t
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	b := newBoard(m, asJSON(cmd), tasks)
+	b := newBoard(m, cli.AsJSON(cmd), tasks)
 	err := b.watch(ctx, c)
 	b.close()
 	if err != nil && ctx.Err() == nil {

@@ -23,7 +23,7 @@ func (m *Main) nodes() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON(cmd) {
+			if cli.AsJSON(cmd) {
 				for _, n := range list {
 					if err := jsonLine(m.app.Stdout, n); err != nil {
 						return err
@@ -52,7 +52,7 @@ func (m *Main) nodes() *cobra.Command {
 			return nil
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -72,13 +72,13 @@ func (m *Main) watch() *cobra.Command {
 			})
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
 // follow prints events until Ctrl-C, which is the normal end of watching.
 func (m *Main) follow(cmd *cobra.Command, run func(func(api.Event) error, func(error)) error) error {
-	s, plain := m.style(), !asJSON(cmd)
+	s, plain := m.style(), !cli.AsJSON(cmd)
 	err := run(func(e api.Event) error {
 		if !plain {
 			if e.Type == api.EventBeat {
@@ -124,11 +124,11 @@ func (m *Main) credentials() *cobra.Command {
 				return err
 			}
 			w := tabwriter.NewWriter(m.app.Stdout, 0, 0, 2, ' ', 0)
-			if !asJSON(cmd) {
+			if !cli.AsJSON(cmd) {
 				fmt.Fprintln(w, "NAME\tROLE\tCREATED\tSTATE")
 			}
 			for _, cr := range list {
-				if asJSON(cmd) {
+				if cli.AsJSON(cmd) {
 					if err := jsonLine(m.app.Stdout, cr); err != nil {
 						return err
 					}
@@ -143,7 +143,7 @@ func (m *Main) credentials() *cobra.Command {
 			return w.Flush()
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -173,7 +173,7 @@ func (m *Main) audit() *cobra.Command {
 					return err
 				}
 				for _, e := range page.Entries {
-					if asJSON(cmd) {
+					if cli.AsJSON(cmd) {
 						if err := jsonLine(m.app.Stdout, e); err != nil {
 							return err
 						}
@@ -188,6 +188,6 @@ func (m *Main) audit() *cobra.Command {
 			}
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }

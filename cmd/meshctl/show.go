@@ -8,8 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )
@@ -173,10 +171,3 @@ func block(w io.Writer, name, text string) {
 // jsonLine writes one JSON object on a line of its own. The contract's fields come
 // first; texts and life are left to task show.
 func jsonLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
-
-func asJSON(cmd *cobra.Command) bool {
-	b, _ := cmd.Flags().GetBool("json")
-	return b
-}
-
-func jsonFlag(cmd *cobra.Command) { cmd.Flags().Bool("json", false, "one JSON object per line") }

@@ -66,14 +66,14 @@ func (m *Main) taskList() *cobra.Command {
 	f.String("controller", "", "only tasks of this controller (operators)")
 	f.StringArray("state", nil, "only tasks in this state (repeatable)")
 	f.Int("limit", api.DefaultPage, "at most so many")
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
 func (m *Main) listed(cmd *cobra.Command, tasks []api.Task) error {
 	s := m.style()
 	for _, t := range tasks {
-		if asJSON(cmd) {
+		if cli.AsJSON(cmd) {
 			if err := jsonLine(m.app.Stdout, t); err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func (m *Main) taskShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if asJSON(cmd) {
+				if cli.AsJSON(cmd) {
 					if err := jsonLine(m.app.Stdout, t); err != nil {
 						return err
 					}
@@ -124,7 +124,7 @@ func (m *Main) taskShow() *cobra.Command {
 			return nil
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -148,7 +148,7 @@ func (m *Main) taskWait() *cobra.Command {
 		}),
 	}
 	cmd.Flags().Duration("timeout", 0, "how long to wait (default: no limit)")
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -160,7 +160,7 @@ func (m *Main) each(do func(cmd *cobra.Command, c *client.Client, id string) (ap
 			if err != nil {
 				return fmt.Errorf("%s: %w", id, err)
 			}
-			if asJSON(cmd) {
+			if cli.AsJSON(cmd) {
 				err = jsonLine(m.app.Stdout, t)
 			} else {
 				printLine(m.app.Stdout, m.style(), t)
@@ -177,18 +177,22 @@ func (m *Main) taskCancel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cancel ID…", Short: "Ask for the end of tasks", Example: "  meshctl task cancel laptop-m5x2k9-7f3q", Args: someIDs,
 		Long: "Asks for the end of tasks. A task that its node has decides there: the answer shows its state now, meshctl task wait its end.",
-		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) { return c.Cancel(cmd.Context(), id) }),
+		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) {
+			return c.Cancel(cmd.Context(), id)
+		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
 func (m *Main) taskRetry() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "retry ID…", Short: "Run settled tasks once more under the same id", Example: "  meshctl task retry laptop-m5x2k9-7f3q", Args: someIDs,
-		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) { return c.Retry(cmd.Context(), id) }),
+		RunE: m.each(func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error) {
+			return c.Retry(cmd.Context(), id)
+		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -199,7 +203,7 @@ func (m *Main) taskAbandon() *cobra.Command {
 			return c.Abandon(cmd.Context(), id)
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -219,7 +223,7 @@ func (m *Main) taskAnswer() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON(cmd) {
+			if cli.AsJSON(cmd) {
 				return jsonLine(m.app.Stdout, t)
 			}
 			printLine(m.app.Stdout, m.style(), t)
@@ -227,7 +231,7 @@ func (m *Main) taskAnswer() *cobra.Command {
 		}),
 	}
 	cmd.Flags().String("question", "", "id of the question that is meant (default: the one that waits)")
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -240,7 +244,7 @@ func (m *Main) taskEvents() *cobra.Command {
 			})
 		}),
 	}
-	jsonFlag(cmd)
+	cli.JSONFlag(cmd)
 	return cmd
 }
 

@@ -60,8 +60,8 @@ func Usage(format string, args ...any) error {
 // Exit gives err a code of its own.
 func Exit(code int, err error) error { return &ExitError{Code: code, Err: err} }
 
-// App is the surroundings of one command: its streams and its environment. The
-// zero fields of a copy made by tests are what a test does not care about.
+// App is the surroundings of one command: its streams and its environment. Tests
+// make their own.
 type App struct {
 	// Prefix is MESHHUB, MESHNODE or MESHCTL.
 	Prefix         string
@@ -69,8 +69,9 @@ type App struct {
 	Stdout, Stderr io.Writer
 	// Env is the environment as KEY=VALUE.
 	Env []string
-	// Terminal says whether a person sits at stdin, and whether one reads stdout
-	// and stderr.
+	// StdinTerminal says that a person sits at stdin, StdoutTerminal and
+	// StderrTerminal that one reads there. A stdout that shows no escape sequences
+	// does not count.
 	StdinTerminal, StdoutTerminal, StderrTerminal bool
 	// ReadPassword reads a line without echo from the terminal.
 	ReadPassword func() (string, error)
@@ -100,6 +101,10 @@ func System(prefix string) *App {
 			return w, h
 		},
 		HardExit: os.Exit,
+	}
+	// A terminal that would show escape sequences as text gets plain lines.
+	if name, _ := a.Getenv("TERM"); name == "dumb" || a.StdoutTerminal && !escapes(os.Stdout) {
+		a.StdoutTerminal = false
 	}
 	for _, kv := range a.Env {
 		if k, _, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "MESH") {
@@ -147,20 +152,8 @@ func (a *App) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	}()
 	defer func() { close(finished); <-watcher }()
 
-	root.SetArgs(args)
-	root.SetIn(a.Stdin)
-	root.SetOut(a.Stdout)
-	root.SetErr(a.Stderr)
-	root.SilenceErrors, root.SilenceUsage = true, true
-	root.Version = Version
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return Usage("%w; see %s --help", err, cmd.CommandPath())
-	})
-	root.PersistentFlags().String("config", "", "YAML file with settings, named as the flags are")
-	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.settle(root, cmd) }
-	err := root.ExecuteContext(ctx)
-	return a.report(err)
+	a.prepare(root, args)
+	return a.report(root.ExecuteContext(ctx))
 }
 
 // report says an error once and turns it into the exit code.
@@ -175,22 +168,9 @@ func (a *App) report(err error) int {
 		if exit.Err == nil {
 			return code
 		}
-	} else if isCobraUsage(err) {
-		code = ExitUsage
 	}
 	fmt.Fprintln(a.Stderr, "error:", err)
 	return code
-}
-
-// isCobraUsage recognises the errors that cobra makes itself for wrong commands
-// and arguments; it has no type for them.
-func isCobraUsage(err error) bool {
-	for _, p := range []string{"unknown command", "unknown flag", "accepts ", "requires ", "required flag", "invalid argument"} {
-		if strings.HasPrefix(err.Error(), p) {
-			return true
-		}
-	}
-	return false
 }
 
 // Log makes the command's log on stderr: text for people, JSON otherwise.
@@ -213,7 +193,7 @@ func (a *App) DataDir(kind string) (string, error) {
 	if dir, ok := a.Getenv("MESH_DIR"); ok && dir != "" {
 		return filepath.Join(dir, kind), nil
 	}
-	home, err := a.home()
+	home, err := a.Home()
 	if err != nil {
 		return "", err
 	}
@@ -226,14 +206,15 @@ func (a *App) ConfigDir() (string, error) {
 	if dir, ok := a.Getenv("MESH_DIR"); ok && dir != "" {
 		return dir, nil
 	}
-	home, err := a.home()
+	home, err := a.Home()
 	if err != nil {
 		return "", err
 	}
 	return filepath.Join(home, ".config", "opencode-mesh"), nil
 }
 
-func (a *App) home() (string, error) {
+// Home is the person's home directory.
+func (a *App) Home() (string, error) {
 	for _, key := range []string{"HOME", "USERPROFILE"} {
 		if dir, ok := a.Getenv(key); ok && dir != "" {
 			return dir, nil

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -12,12 +13,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagOnly are flags that must be written where the command is typed: what they
-// say belongs to one call.
-var flagOnly = []string{"id", "yes", "new", "json", "help", "version", "config"}
-
 // settle fills in the flags that were not given: environment, then file
-// (flag > env > file > default).
+// (flag > env > file > default). A variable that is empty counts as not set, as
+// container files write those that nobody filled in.
 func (a *App) settle(root, cmd *cobra.Command) error {
 	file, err := a.readFile(root, cmd)
 	if err != nil {
@@ -29,38 +27,48 @@ func (a *App) settle(root, cmd *cobra.Command) error {
 			return
 		}
 		key := a.Prefix + "_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if v, ok := a.Getenv(key); ok {
-			if err := setFlag(cmd, f, strings.Split(strings.TrimRight(v, "\n"), "\n"), v); err != nil {
+		if v, _ := a.Getenv(key); v != "" {
+			if err := setFlag(cmd, f, lines(v)); err != nil {
 				first = Usage("%s: %w", key, err)
 			}
 			return
 		}
 		if s, ok := file[f.Name]; ok {
-			if err := setFlag(cmd, f, s.list, s.text); err != nil {
-				first = Usage("%s: %s: %w", s.at, f.Name, err)
+			if err := setFlag(cmd, f, s.values); err != nil {
+				first = Usage("settings: %s: %s: %w", s.at, f.Name, err)
 			}
 		}
 	})
 	return first
 }
 
-// setFlag sets a flag from a value that may be a list.
-func setFlag(cmd *cobra.Command, f *pflag.Flag, list []string, text string) error {
-	if s, ok := f.Value.(pflag.SliceValue); ok {
+// lines splits the value of a variable: one element per line.
+func lines(v string) []string {
+	var out []string
+	for line := range strings.Lines(v) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// setFlag sets a flag to a value, or a list flag to some.
+func setFlag(cmd *cobra.Command, f *pflag.Flag, values []string) error {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
 		f.Changed = true
-		return s.Replace(list)
+		return list.Replace(values)
 	}
-	if len(list) > 1 {
-		return fmt.Errorf("one value is wanted, not %d", len(list))
+	if len(values) != 1 {
+		return fmt.Errorf("one value is wanted, not %d", len(values))
 	}
-	return cmd.Flags().Set(f.Name, text)
+	return cmd.Flags().Set(f.Name, values[0])
 }
 
 // fileSetting is one entry of the file with its place, for errors.
 type fileSetting struct {
-	list []string
-	text string
-	at   string
+	values []string
+	at     string // file:line:column
 }
 
 // readFile reads the file of --config. Its keys are the flags of any command of
@@ -102,12 +110,24 @@ func (a *App) readFile(root, cmd *cobra.Command) (map[string]fileSetting, error)
 			s.at = at
 			out[name] = s
 		}
-		if doc.Body != nil && len(pairs(doc.Body)) == 0 && doc.Body.Type() != ast.NullType && doc.Body.Type() != ast.MappingType {
+		if !isMapping(doc.Body) {
 			pos := doc.Body.GetToken().Position
 			return nil, Usage("settings: %s:%d:%d: the file must hold lines of the form `name: value`", path, pos.Line, pos.Column)
 		}
 	}
 	return out, nil
+}
+
+// isMapping accepts an empty document too.
+func isMapping(n ast.Node) bool {
+	if n == nil {
+		return true
+	}
+	switch n.Type() {
+	case ast.MappingType, ast.MappingValueType, ast.NullType, ast.CommentType:
+		return true
+	}
+	return false
 }
 
 func pairs(n ast.Node) []*ast.MappingValueNode {
@@ -122,42 +142,30 @@ func pairs(n ast.Node) []*ast.MappingValueNode {
 
 // settingOf takes a scalar or a list of scalars.
 func settingOf(n ast.Node) (fileSetting, error) {
-	if seq, ok := n.(*ast.SequenceNode); ok {
-		var s fileSetting
-		for _, v := range seq.Values {
-			text, err := scalar(v)
-			if err != nil {
-				return s, err
-			}
-			s.list = append(s.list, text)
-		}
-		s.text = strings.Join(s.list, "\n")
-		return s, nil
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		text, err := scalar(n)
+		return fileSetting{values: []string{text}}, err
 	}
-	text, err := scalar(n)
-	return fileSetting{list: []string{text}, text: text}, err
+	var s fileSetting
+	for _, v := range seq.Values {
+		text, err := scalar(v)
+		if err != nil {
+			return s, err
+		}
+		s.values = append(s.values, text)
+	}
+	return s, nil
 }
 
 func scalar(n ast.Node) (string, error) {
-	switch n.(type) {
-	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.LiteralNode:
-		if l, ok := n.(*ast.LiteralNode); ok {
-			return l.Value.Value, nil
-		}
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, nil
+	case *ast.LiteralNode:
+		return n.Value.Value, nil
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value, nil
 	}
-	return "", fmt.Errorf("a value or a list of values is wanted")
-}
-
-func collectFlags(cmd *cobra.Command, into map[string]bool) {
-	add := func(f *pflag.Flag) {
-		if !slices.Contains(flagOnly, f.Name) {
-			into[f.Name] = true
-		}
-	}
-	cmd.LocalFlags().VisitAll(add)
-	cmd.PersistentFlags().VisitAll(add)
-	for _, c := range cmd.Commands() {
-		collectFlags(c, into)
-	}
+	return "", errors.New("a value or a list of values is wanted")
 }
