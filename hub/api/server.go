@@ -87,6 +87,10 @@ func (s *Server) Public() http.Handler { return s.public }
 // operator.
 func (s *Server) Admin() http.Handler { return s.admin }
 
+// Inner is the handler of the interface that nodes reach inside their tunnels. It
+// serves connections of those tunnels only, which say who the caller is.
+func (s *Server) Inner() http.Handler { return s.inner.Handler }
+
 // Close tells every node that the hub stops, ends streams and waits until all of
 // it has ended or ctx is over.
 func (s *Server) Close(ctx context.Context) {
