@@ -97,8 +97,9 @@ func (a *Agent) program() (string, error) {
 
 // Forget removes what is on disk about a turn. The runner calls it once the
 // turn's outcome is acknowledged and its id may be forgotten, before it drops its
-// own record: a forgotten turn would run again. Nothing there is no error;
-// ErrRunning if somebody looks after the run or its program runs.
+// own record: a forgotten turn would run again. Nothing there is no error. While
+// somebody looks after the run or its program runs it is ErrRunning, to be tried
+// again later.
 func (a *Agent) Forget(t api.Triple) error {
 	name, err := dirName(t)
 	if err != nil {

@@ -232,6 +232,16 @@ func (f *fixture) runFile(task, name string) string {
 	return filepath.Join(f.runs, dir, name)
 }
 
+// awaitRecord waits until the shim has put its program on record, which it does
+// while the program runs already.
+func (f *fixture) awaitRecord(task string) {
+	f.t.Helper()
+	eventually(f.t, "the program is on record", func() bool {
+		_, err := os.Stat(f.runFile(task, "program"))
+		return err == nil
+	})
+}
+
 // shim is the pid of the shim that claimed a task's first launch.
 func (f *fixture) shim(task string) int {
 	f.t.Helper()

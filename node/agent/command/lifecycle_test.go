@@ -35,6 +35,11 @@ echo $$ > "$0/pid"
 	}{
 		{"when it is canceled", family + "wait", agent.ErrCanceled, api.StateCanceled, ""},
 		{"when its time is over", family + "wait", agent.ErrDeadline, api.StateFailed, api.TaskDeadline},
+		{"when a descendant ignores the request", `
+sh -c 'trap "" TERM; echo $$ > "$0/grandchild"; while :; do sleep 1; done' "$0" > /dev/null 2>&1 &
+echo partial work
+while ! [ -s "$0/grandchild" ]; do sleep 0.02; done
+echo $$ > "$0/pid"; wait`, agent.ErrCanceled, api.StateCanceled, ""},
 		{"when it ignores the request", "trap '' TERM\n" + family + "while :; do sleep 1; done", agent.ErrCanceled, api.StateCanceled, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -176,6 +181,7 @@ sleep 300`
 					info, err := os.Stat(f.runFile("t-1", "stdout"))
 					return err == nil && info.Size() > 0
 				})
+				f.awaitRecord("t-1")
 				if !watched {
 					g.stop()
 				}
@@ -214,10 +220,7 @@ func TestStoppedShimDoesNotHangACancel(t *testing.T) {
 	f := newFixture(t, `echo $$ > "$0/pid"; sleep 300`)
 	g := f.begin(f.agent(func(cfg *command.Config) { cfg.KillGrace = time.Millisecond }), f.turn("t-1"))
 	pid := f.pid("pid")
-	eventually(t, "the program is on record", func() bool {
-		_, err := os.Stat(f.runFile("t-1", "program"))
-		return err == nil
-	})
+	f.awaitRecord("t-1")
 	kill(t, f.shim("t-1"), syscall.SIGSTOP)
 	g.end(agent.ErrCanceled)
 	expect(t, g.outcome(), api.StateCanceled, "")
@@ -358,6 +361,20 @@ func TestLostRunDirectoryIsNotTakenForAFreshOne(t *testing.T) {
 	}
 }
 
+func TestUnreadableRecordIsNotTakenForARunThatNeverWas(t *testing.T) {
+	f := newFixture(t, `echo x >> $starts`)
+	if err := os.MkdirAll(f.runFile("t-1", "started"), 0o700); err != nil { // no file
+		t.Fatal(err)
+	}
+	expect(t, f.resume(f.agent(), f.turn("t-1")), api.StateFailed, api.TaskInterrupted, api.FlagMayHaveRun)
+	if _, err := f.agent().Run(t.Context(), f.turn("t-1"), newHost()); err == nil || errors.Is(err, agent.ErrDetached) {
+		t.Errorf("a turn that never began: %v", err)
+	}
+	if f.starts() != 0 {
+		t.Errorf("%d starts", f.starts())
+	}
+}
+
 func TestNothingStartsWithoutACheckpoint(t *testing.T) {
 	f := newFixture(t, `echo x >> $starts`)
 	host := newHost()
@@ -387,6 +404,7 @@ func TestReusedPidIsNeverSignalled(t *testing.T) {
 
 	g := f.begin(f.agent(), f.turn("t-1"))
 	f.file("up")
+	f.awaitRecord("t-1")
 	g.stop()
 	// The shim dies unseen, and the pids on record now belong to somebody else.
 	kill(t, f.shim("t-1"), syscall.SIGKILL)
@@ -405,6 +423,7 @@ func TestReusedPidIsNeverSignalled(t *testing.T) {
 			id = record["id"].(map[string]any)
 		}
 		id["pid"] = bystander.Process.Pid
+		id["start"] = id["start"].(string) + "1" // start times may be equal by chance here
 		if data, err = json.Marshal(record); err != nil {
 			t.Fatal(err)
 		}

@@ -40,18 +40,16 @@ func (a *Agent) Run(ctx context.Context, turn agent.Turn, host agent.Host) (api.
 		return api.Outcome{}, fmt.Errorf("command agent: %w", err)
 	}
 	r := &run{a: a, turn: turn, host: host, dir: runDir(filepath.Join(a.cfg.RunsDir, name))}
-	if turn.Checkpoint != nil && !exists(string(r.dir)) {
-		return r.interrupted("its run directory is gone"), nil
-	}
 	if err := os.MkdirAll(string(r.dir), 0o700); err != nil {
 		return api.Outcome{}, fmt.Errorf("command agent: run directory: %w", err)
 	}
-	owner, err := r.own(ctx)
-	if err != nil {
-		return r.unstarted(ctx, err)
+	out, err := r.owned(ctx)
+	if err == nil || errors.Is(err, agent.ErrDetached) || !r.mayHaveRun() {
+		return out, err
 	}
-	defer owner.Release()
-	return r.run(ctx)
+	// The disk fails, say. That is no reason to claim that nothing ran.
+	a.cfg.Log.Error("a run cannot be looked after any more", "task", turn.Task, "attempt", turn.Attempt, "turn", turn.Turn, "error", err)
+	return r.interrupted("what is on record about it cannot be read"), nil
 }
 
 // run is one call of Run.
@@ -62,6 +60,20 @@ type run struct {
 	dir  runDir
 	// launch is the one whose program this is about; 0 while there is none.
 	launch int
+}
+
+// mayHaveRun says, without looking at the disk, whether a shim may have been
+// started.
+func (r *run) mayHaveRun() bool { return r.launch > 0 || r.turn.Checkpoint != nil }
+
+// owned runs the turn once nobody else does.
+func (r *run) owned(ctx context.Context) (api.Outcome, error) {
+	owner, err := r.own(ctx)
+	if err != nil {
+		return r.unstarted(ctx, err)
+	}
+	defer owner.Release()
+	return r.run(ctx)
 }
 
 // own makes this call the one that looks after the run. Deciding about launches
@@ -89,7 +101,7 @@ func (r *run) run(ctx context.Context) (api.Outcome, error) {
 		case p.claimed:
 			return r.adopt(ctx, p)
 		case !p.prepared && r.turn.Checkpoint != nil:
-			return r.interrupted("its run directory was emptied"), nil
+			return r.interrupted("its run directory is gone"), nil
 		case !p.prepared:
 			return r.start(ctx, p.launch)
 		}
@@ -314,11 +326,6 @@ func stopState(ctx context.Context) api.State {
 	default:
 		return ""
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func checkDir(path string) error {
