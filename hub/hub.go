@@ -312,6 +312,9 @@ func (h *Hub) stopStore(ctx context.Context) error {
 
 // closeAll undoes a failed Open.
 func (h *Hub) closeAll() {
+	if h.api != nil {
+		h.api.Close(context.Background()) // nothing is served yet: it ends at once
+	}
 	for _, l := range []net.Listener{h.listener, h.adminL, h.metricsL} {
 		if l != nil {
 			_ = l.Close()

@@ -33,35 +33,41 @@ type link struct {
 	conn *registry.Conn // after the hello
 }
 
-// linkListener hands the tunnel's api streams to the inner server together with
-// the link that they belong to.
-type linkListener struct {
-	*tunnel.Session
-	link *link
+// berth is where a tunnel's requests find its link. The first stream may come in
+// before the handler that accepted the tunnel has its link ready; it waits here.
+type berth struct {
+	ready chan struct{} // closed once link is set
+	link  *link
 }
 
-type linkConn struct {
-	net.Conn
-	link *link
+func (s *Server) berth(session *tunnel.Session) *berth {
+	b, _ := s.berths.LoadOrStore(session, &berth{ready: make(chan struct{})})
+	return b.(*berth)
 }
 
-// Accept implements net.Listener.
-func (l linkListener) Accept() (net.Conn, error) {
-	c, err := l.Session.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return linkConn{c, l.link}, nil
-}
+type sessionKey struct{}
 
-// Close implements net.Listener; the link's own goroutine ends the session.
-func (l linkListener) Close() error { return nil }
+// sessionContext notes which tunnel a stream came through.
+func sessionContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, sessionKey{}, c.(*tunnel.Stream).Session())
+}
 
 type linkKey struct{}
 
-func linkContext(ctx context.Context, c net.Conn) context.Context {
-	l := c.(linkConn).link
-	return context.WithValue(context.WithValue(ctx, linkKey{}, l), principalKey{}, l.who)
+// withLink gives a request from inside a tunnel its link and its principal.
+func (s *Server) withLink(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		session := r.Context().Value(sessionKey{}).(*tunnel.Session)
+		b := s.berth(session)
+		select {
+		case <-b.ready:
+		case <-session.Done():
+			s.berths.Delete(session)
+			return // nobody is there to answer
+		}
+		ctx := context.WithValue(context.WithValue(r.Context(), linkKey{}, b.link), principalKey{}, b.link.who)
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 func linkOf(r *http.Request) *link { return r.Context().Value(linkKey{}).(*link) }
@@ -89,16 +95,14 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request) {
 
 // serveLink lives as long as the tunnel.
 func (s *Server) serveLink(l *link) {
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(l.session.Context())
 	defer cancel()
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = s.inner.Serve(linkListener{l.session, l}) })
-	defer serving.Wait()
-
-	serving.Go(func() { // the session's end ends everything else
-		<-l.session.Done()
-		cancel()
-	})
+	stopped := context.AfterFunc(s.ctx, cancel)
+	defer stopped()
+	b := s.berth(l.session)
+	b.link = l
+	close(b.ready)
+	defer s.berths.Delete(l.session)
 
 	hello := time.NewTimer(helloTimeout)
 	defer hello.Stop()
@@ -154,7 +158,7 @@ func (s *Server) left(l *link) {
 
 func (s *Server) innerRoutes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.recover)
+	r.Use(s.recover, s.withLink)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed)
 	r.Route("/v1", func(r chi.Router) {

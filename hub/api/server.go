@@ -59,23 +59,27 @@ type Server struct {
 	inner   *http.Server // serves every tunnel
 	ctx     context.Context
 	stop    context.CancelFunc
+	inbox   *tunnel.Inbox
+	berths  sync.Map // *tunnel.Session → *berth
 	links   sync.WaitGroup
 	streams *streams
 }
 
 // New builds the handlers.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, streams: newStreams()}
+	s := &Server{cfg: cfg, streams: newStreams(), inbox: tunnel.NewInbox()}
+	s.cfg.Tunnel.Inbox = s.inbox
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.public = s.publicRoutes()
 	s.admin = s.adminRoutes()
 	s.inner = &http.Server{
 		Handler:           s.innerRoutes(),
 		ReadHeaderTimeout: bodyLimitTime,
-		ConnContext:       linkContext,
+		ConnContext:       sessionContext,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext:       baseContext(s.ctx),
 	}
+	s.links.Go(func() { _ = s.inner.Serve(s.inbox) })
 	cfg.Access.OnRetire(s.retired)
 	return s
 }
@@ -96,6 +100,7 @@ func (s *Server) Inner() http.Handler { return s.inner.Handler }
 func (s *Server) Close(ctx context.Context) {
 	s.stop()
 	s.cfg.Bus.Close()
+	_ = s.inbox.Close()
 	done := make(chan struct{})
 	go func() { s.links.Wait(); close(done) }()
 	select {

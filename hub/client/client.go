@@ -10,6 +10,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,15 +26,29 @@ import (
 )
 
 const (
-	// pollFor is how long one long poll lasts, below the limits of usual proxies.
-	pollFor = 25 * time.Second
-	// tries and the back-off of a call that may be repeated.
-	tries      = 6
-	backoffMin = 200 * time.Millisecond
-	backoffMax = 5 * time.Second
+	// tries is how often a call is made that may be repeated.
+	tries = 6
+	// maxRetryAfter is the longest wait that a hub may ask for between two of them;
+	// somebody sits before the command.
+	maxRetryAfter = 10 * time.Second
 	// maxAnswer bounds an answer, in bytes: a page of tasks, or one with its texts.
 	maxAnswer = 64 << 20
 )
+
+// pace is how long a client waits for what.
+type pace struct {
+	poll                   time.Duration // one long poll
+	backoffMin, backoffMax time.Duration // between tries
+	silence                time.Duration // of an event stream that is taken for dead
+}
+
+// usualPace polls below the limits of usual proxies, and takes an event stream for
+// dead after two heartbeats and some.
+var usualPace = pace{
+	poll:       25 * time.Second,
+	backoffMin: 200 * time.Millisecond, backoffMax: 5 * time.Second,
+	silence: 2*api.EventHeartbeat + 5*time.Second,
+}
 
 // ErrUnreachable means that the hub did not answer.
 var ErrUnreachable = errors.New("the hub does not answer")
@@ -42,8 +57,10 @@ var ErrUnreachable = errors.New("the hub does not answer")
 type Client struct {
 	hc    *http.Client
 	base  string
+	name  string
 	cred  auth.Secret
 	token string
+	pace  pace
 }
 
 // New makes a client of the hub that the profile was issued by; token is the
@@ -54,8 +71,11 @@ func New(p auth.Profile, token string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{hc: hc, base: p.Link.BaseURL(), cred: p.Credential, token: token}, nil
+	return &Client{hc: hc, base: p.Link.BaseURL(), name: p.Name, cred: p.Credential, token: token, pace: usualPace}, nil
 }
+
+// Name is who the client is at the hub.
+func (c *Client) Name() string { return c.name }
 
 // Close drops idle connections.
 func (c *Client) Close() { c.hc.CloseIdleConnections() }
@@ -77,7 +97,7 @@ func (c *Client) Task(ctx context.Context, id string) (t api.Task, err error) {
 // not the task. It goes on through restarts of the hub: only an answer of the hub
 // ends it, and lost is told each time that there is none.
 func (c *Client) Wait(ctx context.Context, id string, lost func(error)) (t api.Task, err error) {
-	path := taskPath(id) + "?wait=" + pollFor.String()
+	path := taskPath(id) + "?wait=" + c.pace.poll.String()
 	for try := 0; ; try++ {
 		err = c.once(ctx, http.MethodGet, path, nil, &t)
 		switch {
@@ -88,13 +108,13 @@ func (c *Client) Wait(ctx context.Context, id string, lost func(error)) (t api.T
 		case err == nil:
 			try = -1
 			continue
-		case !passing(err):
+		case !Passing(err):
 			return t, err
 		}
 		if lost != nil {
 			lost(err)
 		}
-		if !pause(ctx, try, err) {
+		if !c.pause(ctx, try, err) {
 			return t, context.Cause(ctx)
 		}
 	}
@@ -169,22 +189,19 @@ type raw string
 
 // repeat makes a call that may be made again without doing anything twice.
 func (c *Client) repeat(ctx context.Context, method, path string, in, out any) error {
-	var err error
-	for try := range tries {
-		err = c.once(ctx, method, path, in, out)
-		if err == nil || !passing(err) || ctx.Err() != nil {
-			return err
-		}
-		if try < tries-1 && !pause(ctx, try, err) {
+	for try := 0; ; try++ {
+		err := c.once(ctx, method, path, in, out)
+		if err == nil || !Passing(err) || ctx.Err() != nil || try == tries-1 || !c.pause(ctx, try, err) {
 			return err
 		}
 	}
-	return err
 }
 
-// passing reports whether a call that failed so may work soon.
-func passing(err error) bool {
-	if errors.Is(err, auth.ErrPinMismatch) {
+// Passing reports whether a call that failed with err may work soon: the hub did
+// not answer, or said that it cannot take it now.
+func Passing(err error) bool {
+	var cert *tls.CertificateVerificationError
+	if errors.Is(err, auth.ErrPinMismatch) || errors.Is(err, auth.ErrForeignRedirect) || errors.As(err, &cert) {
 		return false
 	}
 	var e *api.Error
@@ -198,13 +215,14 @@ func passing(err error) bool {
 	return false
 }
 
-// pause waits before the next try, as long as the hub asked for at least.
-func pause(ctx context.Context, try int, err error) bool {
-	d := min(backoffMin<<min(try, 10), backoffMax)
+// pause waits before the next try, as long as the hub asked for if that is
+// bearable. It returns false when ctx ended.
+func (c *Client) pause(ctx context.Context, try int, err error) bool {
+	d := min(c.pace.backoffMin<<min(try, 10), c.pace.backoffMax)
 	d = d/2 + rand.N(d/2)
 	var e *api.Error
-	if errors.As(err, &e) && e.RetryAfter > d {
-		d = e.RetryAfter
+	if errors.As(err, &e) {
+		d = max(d, min(e.RetryAfter, maxRetryAfter))
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()

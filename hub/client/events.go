@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,17 +14,13 @@ import (
 	"opencode-mesh/protocol/api"
 )
 
-// silence is how long an event stream may say nothing before it is taken for
-// dead: two heartbeats and some.
-const silence = 2*api.EventHeartbeat + 5*time.Second
-
-// maxEventLine bounds one line of an event stream, in bytes.
-const maxEventLine = 8 << 20
+// maxEvent bounds one event of a stream, in bytes.
+const maxEvent = 8 << 20
 
 // Events calls fn for every event until ctx ends, fn fails or the hub refuses. It
-// comes back by itself when the stream breaks, resumes with the last id, and
-// hands on api.EventResync when something was missed. path is "/v1/events" or
-// that of one task (see TaskEvents). lost is told each break.
+// comes back by itself when the stream breaks, resumes after the last event, and
+// hands on an api.EventResync when something may have been missed. lost is told
+// each break; both are called from the caller's goroutine.
 func (c *Client) Events(ctx context.Context, fn func(api.Event) error, lost func(error)) error {
 	return c.follow(ctx, "/v1/events", fn, lost)
 }
@@ -33,48 +30,61 @@ func (c *Client) TaskEvents(ctx context.Context, id string, fn func(api.Event) e
 	return c.follow(ctx, taskPath(id)+"/events", fn, lost)
 }
 
-// errStop wraps what fn returned.
-type errStop struct{ err error }
+// stopped carries what fn returned past the errors of the stream.
+type stopped struct{ err error }
 
-func (e errStop) Error() string { return e.err.Error() }
+func (e stopped) Error() string { return e.err.Error() }
 
 func (c *Client) follow(ctx context.Context, path string, fn func(api.Event) error, lost func(error)) error {
-	last := ""
+	last, broken := "", false
 	for try := 0; ; try++ {
-		err := c.stream(ctx, path, &last, func(e api.Event) error {
-			try = -1
+		err := c.stream(ctx, path, last, func(e api.Event) error {
+			try = -1 // the hub is there
+			if broken && last == "" && e.Type != api.EventResync {
+				// Nothing to resume after, so nobody can tell what the break hid.
+				data, _ := json.Marshal(api.Resync{Reason: "the connection broke before the first event"})
+				if err := fn(api.Event{Type: api.EventResync, Data: data}); err != nil {
+					return stopped{err}
+				}
+			}
+			broken = false
+			if e.ID != "" {
+				last = e.ID
+			}
 			if err := fn(e); err != nil {
-				return errStop{err}
+				return stopped{err}
 			}
 			return nil
 		})
-		var stop errStop
+		var stop stopped
 		switch {
 		case errors.As(err, &stop):
 			return stop.err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case err != nil && !passing(err):
+		case !Passing(err):
 			return err
 		}
+		broken = true
 		if lost != nil {
 			lost(err)
 		}
-		if !pause(ctx, max(try, 0), err) {
+		if !c.pause(ctx, max(try, 0), err) {
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// stream reads one connection's events. A silent one is given up.
-func (c *Client) stream(ctx context.Context, path string, last *string, fn func(api.Event) error) error {
+// stream reads the events of one connection; a silent one is given up. It always
+// returns an error.
+func (c *Client) stream(ctx context.Context, path, last string, fn func(api.Event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	header := http.Header{"Accept": {"text/event-stream"}}
-	if *last != "" {
-		header.Set("Last-Event-ID", *last)
+	if last != "" {
+		header.Set("Last-Event-ID", last)
 	}
-	watch := time.AfterFunc(silence, cancel)
+	watch := time.AfterFunc(c.pace.silence, cancel)
 	defer watch.Stop()
 	resp, err := c.send(ctx, http.MethodGet, path, nil, header)
 	if err != nil {
@@ -82,55 +92,61 @@ func (c *Client) stream(ctx context.Context, path string, last *string, fn func(
 	}
 	defer resp.Body.Close()
 	r := bufio.NewReader(resp.Body)
-	var e api.Event
 	for {
-		line, err := readLine(r)
+		e, err := readEvent(r, func() { watch.Reset(c.pace.silence) })
 		if err != nil {
 			return fmt.Errorf("%w: the event stream ended: %w", ErrUnreachable, err)
 		}
-		watch.Reset(silence)
-		field, value, _ := strings.Cut(line, ":")
-		value = strings.TrimPrefix(value, " ")
-		switch field {
-		case "id":
-			e.ID = value
-		case "event":
-			e.Type = value
-		case "data":
-			e.Data = append(e.Data, value...)
-		case "":
-			if line != "" || e.Type == "" {
-				continue // a comment, or nothing to hand on
-			}
-			if e.ID != "" {
-				*last = e.ID
-			}
-			if e.Type == api.EventResync {
-				*last = ""
-			}
-			if err := fn(e); err != nil {
-				return err
-			}
-			e = api.Event{}
+		if err := fn(e); err != nil {
+			return err
 		}
 	}
 }
 
-// readLine reads a line of any length up to maxEventLine.
-func readLine(r *bufio.Reader) (string, error) {
+// readEvent reads the next event that has a type; alive is called for every line.
+func readEvent(r *bufio.Reader, alive func()) (e api.Event, err error) {
+	size, lines := 0, 0
+	for {
+		line, err := readLine(r, maxEvent-size)
+		if err != nil {
+			return e, err
+		}
+		alive()
+		size += len(line)
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case line == "" && e.Type != "":
+			return e, nil
+		case line == "":
+			e, size, lines = api.Event{}, 0, 0
+		case field == "id":
+			e.ID = value
+		case field == "event":
+			e.Type = value
+		case field == "data":
+			if lines++; lines > 1 {
+				e.Data = append(e.Data, '\n')
+			}
+			e.Data = append(e.Data, value...)
+		}
+	}
+}
+
+// readLine reads a line of up to limit bytes, without its end.
+func readLine(r *bufio.Reader, limit int) (string, error) {
 	var b []byte
 	for {
 		part, err := r.ReadSlice('\n')
 		b = append(b, part...)
 		switch {
-		case len(b) > maxEventLine:
-			return "", fmt.Errorf("a line is larger than %d bytes", maxEventLine)
+		case len(b) > limit:
+			return "", fmt.Errorf("an event is larger than %d bytes", maxEvent)
 		case err == nil:
 			return strings.TrimRight(string(b), "\r\n"), nil
+		case errors.Is(err, io.EOF) && len(b) > 0:
+			return "", io.ErrUnexpectedEOF
 		case !errors.Is(err, bufio.ErrBufferFull):
-			if errors.Is(err, io.EOF) && len(b) > 0 {
-				err = io.ErrUnexpectedEOF
-			}
 			return "", err
 		}
 	}

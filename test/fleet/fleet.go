@@ -206,6 +206,8 @@ type Hub struct {
 	Link   string
 	listen string
 	args   []string
+	// Env is added to the hub's environment at its next start.
+	Env []string
 }
 
 // Start starts the hub, again on the same address, and waits until it serves.
@@ -213,7 +215,7 @@ func (h *Hub) Start() {
 	h.f.TB.Helper()
 	r, w := io.Pipe()
 	args := append([]string{"serve", "--data", h.Dir, "--listen", h.listen}, h.args...)
-	h.process = spawn(h.f.TB, "hub", environment("MESH_PASSWORD="+Password), w, Bin(h.f.TB, "meshhub"), args...)
+	h.process = spawn(h.f.TB, "hub", environment(append(h.Env, "MESH_PASSWORD="+Password)...), w, Bin(h.f.TB, "meshhub"), args...)
 	go func() { <-h.done; _ = w.Close() }()
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
