@@ -240,7 +240,8 @@ func (r *run) output() (output, error) {
 			r.a.cfg.Log.Warn("a reply that is too long could not be put into the workspace", "task", r.turn.Task, "error", err)
 		} else {
 			out.spilled = []string{path}
-			out.outcome.Artifacts = append(out.outcome.Artifacts[:min(len(out.outcome.Artifacts), api.MaxArtifacts-1)], path)
+			rest := out.outcome.Artifacts[:min(len(out.outcome.Artifacts), api.MaxArtifacts-1)]
+			out.outcome.Artifacts = append([]string{path}, rest...)
 		}
 	}
 	return out, nil
@@ -254,9 +255,9 @@ func (r *run) spill() (string, error) {
 		return "", err
 	}
 	defer root.Close()
-	if err := root.Mkdir(artifactDir, 0o755); err == nil {
+	if err := root.Mkdir(artifactDir, 0o700); err == nil {
 		// Not work of the agent's: version control should not offer it.
-		if err := root.WriteFile(filepath.Join(artifactDir, ".gitignore"), []byte("*\n"), 0o644); err != nil {
+		if err := root.WriteFile(filepath.Join(artifactDir, ".gitignore"), []byte("*\n"), 0o600); err != nil {
 			return "", err
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
@@ -267,8 +268,8 @@ func (r *run) spill() (string, error) {
 		return "", err
 	}
 	defer from.Close()
-	name := filepath.Base(string(r.dir)) + ".txt"
-	to, err := root.OpenFile(filepath.Join(artifactDir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	name := filepath.Base(string(r.dir)) + ".reply.txt"
+	to, err := root.OpenFile(filepath.Join(artifactDir, name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return "", err
 	}
