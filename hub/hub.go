@@ -282,7 +282,6 @@ func (h *Hub) Serve(ctx context.Context) error {
 	stopCtx, done := context.WithTimeout(context.Background(), StopTimeout)
 	defer done()
 	endRequests() // long polls and streams end; what is being written still is
-	h.api.Close(stopCtx)
 	for _, s := range []*http.Server{public, admin, scrape} {
 		if s == nil {
 			continue
@@ -291,6 +290,7 @@ func (h *Hub) Serve(ctx context.Context) error {
 			_ = s.Close()
 		}
 	}
+	h.api.Close(stopCtx) // after the listeners, so that no tunnel comes in behind it
 	stopBackground()
 	wg.Wait()
 	err := h.stopStore(stopCtx)

@@ -24,13 +24,14 @@ import (
 type link struct {
 	who     access.Principal
 	session *tunnel.Session
-	drain   bool // delivers results only, does not take the name
-	ready   chan relay.Link
-	started time.Time
+	drain   bool        // delivers results only, does not take the name
+	hello   *time.Timer // closes a tunnel that says nothing; nil when draining
 
-	// mu guards the following field.
-	mu   sync.Mutex
-	conn *registry.Conn // after the hello
+	// mu guards the following fields.
+	mu     sync.Mutex
+	conn   *registry.Conn // after the hello
+	detach func()         // after the relay has taken it up
+	over   bool
 }
 
 // berth is where a tunnel's requests find its link. The first stream may come in
@@ -72,8 +73,8 @@ func (s *Server) withLink(next http.Handler) http.Handler {
 
 func linkOf(r *http.Request) *link { return r.Context().Value(linkKey{}).(*link) }
 
-// tunnel upgrades a node's connection. The handler returns at once; the link
-// lives in goroutines that Close waits for.
+// tunnel upgrades a node's connection. The handler returns at once; Close waits
+// for the link's end.
 func (s *Server) tunnel(w http.ResponseWriter, r *http.Request) {
 	p := who(r)
 	switch {
@@ -89,53 +90,48 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request) {
 		s.cfg.Log.Info("a tunnel was not opened", "node", p.Identity.Name, "err", err)
 		return // Accept has answered
 	}
-	l := &link{who: p, session: session, drain: r.Header.Get("Mesh-Tunnel") == "drain", ready: make(chan relay.Link, 1), started: s.cfg.Now()}
-	s.links.Go(func() { s.serveLink(l) })
+	l := &link{who: p, session: session, drain: r.Header.Get("Mesh-Tunnel") == "drain"}
+	s.begin(l)
 }
 
-// serveLink lives as long as the tunnel.
-func (s *Server) serveLink(l *link) {
-	ctx, cancel := context.WithCancel(l.session.Context())
-	defer cancel()
-	stopped := context.AfterFunc(s.ctx, cancel)
-	defer stopped()
+// begin makes a tunnel's link known and sees to its end. A link that is idle has
+// no goroutine here: the session's end, the hub's end and the time limit of the
+// hello each run what is to be done then.
+func (s *Server) begin(l *link) {
+	s.links.Add(1)
+	if !l.drain { // a draining one says no hello: it lives until it has delivered
+		l.hello = time.AfterFunc(helloTimeout, func() {
+			s.cfg.Log.Warn("a node opened a tunnel and said no hello", "node", l.who.Identity.Name)
+			_ = l.session.Close()
+		})
+	}
+	stopping := context.AfterFunc(s.ctx, func() { _ = l.session.CloseWith(tunnel.ReasonShutdown) })
 	b := s.berth(l.session)
 	b.link = l
 	close(b.ready)
-	defer s.berths.Delete(l.session)
-
-	hello := time.NewTimer(helloTimeout)
-	defer hello.Stop()
-	select {
-	case rl := <-l.ready:
-		hello.Stop()
-		err := s.cfg.Relay.Attach(ctx, rl)
-		if err != nil && ctx.Err() == nil {
-			s.cfg.Log.Warn("a node's tunnel is closed", "node", l.who.Identity.Name, "err", err)
+	context.AfterFunc(l.session.Context(), func() {
+		defer s.links.Done()
+		stopping()
+		if l.hello != nil {
+			l.hello.Stop()
 		}
-	case <-hello.C:
-		if l.drain { // it says no hello: it lives until it has delivered
-			<-ctx.Done()
-			break
-		}
-		s.cfg.Log.Warn("a node opened a tunnel and said no hello", "node", l.who.Identity.Name)
-	case <-ctx.Done():
-	}
-	why := tunnel.ReasonNone
-	if s.ctx.Err() != nil {
-		why = tunnel.ReasonShutdown // come back soon
-	}
-	_ = l.session.CloseWith(why)
-	s.left(l)
+		_ = l.session.Close() // waits for its goroutines
+		s.berths.Delete(l.session)
+		s.left(l)
+	})
 }
 
 // left notes that a node is gone, unless a newer connection has its name.
 func (s *Server) left(l *link) {
 	l.mu.Lock()
-	c := l.conn
+	c, detach := l.conn, l.detach
+	l.over = true
 	l.mu.Unlock()
 	if c == nil {
 		return
+	}
+	if detach != nil {
+		detach()
 	}
 	if !s.cfg.Registry.Unregister(c) || s.ctx.Err() != nil {
 		return
@@ -241,9 +237,33 @@ func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) error {
 		return api.Errorf(api.CodeRevoked, "the credential of %s was revoked", id.Name)
 	}
 	s.cfg.Log.Info("node online", "node", id.Name, "version", h.Version, "platform", h.OS+"/"+h.Arch)
-	l.ready <- relay.Link{Identity: id, Node: registry.NewClient(l.session), Hello: h}
+	l.hello.Stop()
+	s.links.Go(func() { s.attach(l, relay.Link{Identity: id, Node: registry.NewClient(l.session), Hello: h}) })
 	s.cfg.Bus.Node(s.nodeView(id, rec))
 	return nil
+}
+
+// attach hands a greeted node to the relay. It runs beside the answer to the
+// hello, because the relay calls the node back.
+func (s *Server) attach(l *link, rl relay.Link) {
+	fail := func(err error) {
+		if l.session.Context().Err() == nil {
+			s.cfg.Log.Warn("a node's tunnel is closed", "node", rl.Identity.Name, "err", err)
+		}
+		_ = l.session.Close()
+	}
+	detach, err := s.cfg.Relay.Attach(l.session.Context(), rl, fail)
+	if err != nil {
+		fail(err)
+		return
+	}
+	l.mu.Lock()
+	over := l.over
+	l.detach = detach
+	l.mu.Unlock()
+	if over {
+		detach()
+	}
 }
 
 // greet checks the fencing epoch and notes the hello (semantics 5).

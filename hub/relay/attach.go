@@ -17,100 +17,132 @@ type Link struct {
 	Hello    api.Hello
 }
 
-// conn is an attached link.
+// conn is an attached link. It has no goroutine of its own while there is nothing
+// to do: a thousand idle nodes cost no stack here.
 type conn struct {
 	Link
+	relay *Relay
 	queue *queue
-	woken chan struct{} // capacity 1
-	// withdrawn holds the triples whose withdrawal this connection has sent.
-	// Guarded by Relay.mu.
-	withdrawn map[api.Triple]bool
+	ctx   context.Context
+	work  sync.WaitGroup // pump and the offers that it started
+	slots chan struct{}  // MaxOffersInFlight
+	fail  func(error)
+
+	// The following are guarded by Relay.mu. pumping says that pump runs, again that
+	// there is more for it, closed that it must not be started any more; withdrawn
+	// holds the triples whose withdrawal this connection has sent.
+	pumping, again, closed bool
+	withdrawn              map[api.Triple]bool
 }
 
-// wake makes the connection's loop look again; it never blocks.
+// wake makes the connection look for work. Called with mu held; it never blocks.
 func (c *conn) wake() {
-	select {
-	case c.woken <- struct{}{}:
+	switch {
+	case c.closed:
+	case c.pumping:
+		c.again = true
 	default:
+		c.pumping = true
+		c.work.Go(c.pump)
 	}
 }
 
-// Attach serves a connected node until ctx ends: first what is to be withdrawn,
-// then what both sides believe to be open, then offers, lane by lane. It returns
-// when everything it started has ended. A newer Attach of the same identity takes
-// the queue over at once.
-func (r *Relay) Attach(ctx context.Context, l Link) error {
-	c := &conn{Link: l, woken: make(chan struct{}, 1), withdrawn: map[api.Triple]bool{}}
-	if err := r.orphan(ctx, l.Identity.ID, l.Hello.JournalID); err != nil {
-		return err
+// pump sends withdrawals and offers until there are none.
+func (c *conn) pump() {
+	r := c.relay
+	for {
+		if err := r.withdrawAll(c.ctx, c); err != nil {
+			c.fail(err)
+			return
+		}
+		for {
+			select {
+			case c.slots <- struct{}{}:
+			case <-c.ctx.Done():
+				return
+			}
+			e, l := r.take(c)
+			if e == nil {
+				<-c.slots
+				break
+			}
+			c.work.Go(func() {
+				defer func() { <-c.slots }()
+				r.offer(c.ctx, c, e, l)
+			})
+		}
+		r.mu.Lock()
+		if !c.again {
+			c.pumping = false
+			r.mu.Unlock()
+			return
+		}
+		c.again = false
+		r.mu.Unlock()
+	}
+}
+
+// Attach takes a connected node up: first what is to be withdrawn, then what both
+// sides believe to be open; from then on it gets offers, lane by lane, until ctx
+// ends. A newer Attach of the same identity takes the queue over at once. fail is
+// told, at most once, that the connection is of no more use. The returned detach
+// ends it and returns when everything that it started has ended.
+func (r *Relay) Attach(ctx context.Context, l Link, fail func(error)) (detach func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	c := &conn{Link: l, relay: r, ctx: ctx, slots: make(chan struct{}, MaxOffersInFlight), fail: fail, withdrawn: map[api.Triple]bool{}}
+	if err := r.greet(ctx, c); err != nil {
+		cancel()
+		return nil, err
 	}
 	r.mu.Lock()
-	c.queue = r.queue(l.Identity.ID)
-	r.mu.Unlock()
-	if err := r.rebind(ctx, l); err != nil {
-		return err
+	defer r.mu.Unlock()
+	q := r.queue(l.Identity.ID)
+	if old := q.conn; old != nil {
+		r.release(old)
 	}
-	if err := r.withdrawAll(ctx, c); err != nil {
-		return err
-	}
-	if err := r.reconcile(ctx, c); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	q := r.queue(l.Identity.ID) // anew: an empty one may have been dropped meanwhile
 	c.queue, q.conn = q, c
 	for _, ln := range q.lanes {
 		r.offerable(ln)
 	}
-	r.mu.Unlock()
-	defer r.detach(c)
-
-	var offers sync.WaitGroup
-	defer offers.Wait()
-	slots := make(chan struct{}, MaxOffersInFlight)
 	c.wake()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.woken:
+	return func() {
+		cancel()
+		r.mu.Lock()
+		if q.conn == c {
+			r.release(c)
+			q.conn, q.awaySince = nil, r.clock.Now()
+			r.forgetQueue(q)
 		}
-		if err := r.withdrawAll(ctx, c); err != nil {
-			return err
-		}
-		for {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return nil
-			}
-			e, ln := r.take(c)
-			if e == nil {
-				<-slots
-				break
-			}
-			offers.Go(func() {
-				defer func() { <-slots }()
-				r.offer(ctx, c, e, ln)
-			})
-		}
-	}
+		c.closed = true
+		r.mu.Unlock()
+		c.work.Wait()
+	}, nil
 }
 
-// detach ends the connection's hold on its queue.
-func (r *Relay) detach(c *conn) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q := c.queue
-	if q.conn != c {
-		return
+// greet settles with a node that has just connected what both know.
+func (r *Relay) greet(ctx context.Context, c *conn) error {
+	if err := r.orphan(ctx, c.Identity.ID, c.Hello.JournalID); err != nil {
+		return err
 	}
-	q.conn, q.awaySince = nil, r.clock.Now()
-	for _, l := range q.ready {
+	if err := r.rebind(ctx, c.Link); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	c.queue = r.queue(c.Identity.ID)
+	r.mu.Unlock()
+	if err := r.withdrawAll(ctx, c); err != nil {
+		return err
+	}
+	return r.reconcile(ctx, c)
+}
+
+// release stops a connection from being given work. Called with mu held.
+func (r *Relay) release(c *conn) {
+	c.closed = true
+	for _, l := range c.queue.ready {
 		l.listed = false
 	}
-	q.ready = nil
-	r.forgetQueue(q)
+	c.queue.ready = nil
 }
 
 // open lists the open tasks of a target that pass keep.

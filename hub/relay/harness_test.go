@@ -178,18 +178,18 @@ func (h *harness) node(name, journal string) *fakeNode {
 // attach connects the node; the returned function ends the connection.
 func (n *fakeNode) attach() (detach func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
 	n.epoch++
-	go func() {
-		done <- n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
-			JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
-		}})
-	}()
+	end, err := n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
+		JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
+	}}, func(err error) { n.h.t.Errorf("%s failed: %v", n.name, err) })
+	if err != nil {
+		n.h.t.Fatal(err)
+	}
 	var once sync.Once
 	detach = func() {
 		once.Do(func() {
 			cancel()
-			<-done
+			end()
 		})
 	}
 	n.h.t.Cleanup(detach)
