@@ -67,6 +67,9 @@ type Config struct {
 	// the name is not offered. The connection is closed by the session. nil: no
 	// services.
 	ServiceDial func(ctx context.Context, name string) (net.Conn, error)
+	// Inbox takes the incoming api streams in place of Session.Accept, which then
+	// gives none. nil: Session.Accept.
+	Inbox *Inbox
 	// Log gets details at debug level; what matters is in errors. nil: nothing.
 	Log *slog.Logger
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -158,25 +159,26 @@ func deadline(t testing.TB, c net.Conn) {
 // freezer is a TCP proxy that can stop passing bytes without closing anything:
 // a network that swallows packets.
 type freezer struct {
-	addr string
-
 	mu     sync.Mutex
 	frozen chan struct{} // closed while bytes may pass
 	conns  []net.Conn
 	closed bool
 }
 
-// newFreezer puts a freezer before the host of a ws:// address and returns the
-// address that leads through it.
+// newFreezer puts a freezer before the host of an address and returns the address
+// that leads through it.
 func newFreezer(t testing.TB, target string) (*freezer, string) {
 	t.Helper()
-	rest, _ := strings.CutPrefix(target, "ws://")
-	host, path, _ := strings.Cut(rest, "/")
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := u.Host
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &freezer{addr: ln.Addr().String(), frozen: make(chan struct{})}
+	f := &freezer{frozen: make(chan struct{})}
 	close(f.frozen)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -212,7 +214,8 @@ func newFreezer(t testing.TB, target string) (*freezer, string) {
 		f.thaw()
 		wg.Wait()
 	})
-	return f, "ws://" + f.addr + "/" + path
+	u.Host = ln.Addr().String()
+	return f, u.String()
 }
 
 func (f *freezer) add(conns ...net.Conn) bool {
@@ -305,3 +308,6 @@ func heap() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
+
+// quietLog swallows what a server says about clients that mean to fail.
+func quietLog() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -49,6 +49,10 @@ func (s *Session) refuse(stream *yamux.Stream, code ResetCode) {
 
 // offer gives an api stream to whoever is in Accept.
 func (s *Session) offer(st *Stream) {
+	taker, closed := s.incoming, (chan struct{})(nil)
+	if in := s.cfg.Inbox; in != nil {
+		taker, closed = in.streams, in.closed
+	}
 	if s.refusing.Load() {
 		s.refuse(st.mux, ResetGoingAway)
 		return
@@ -56,8 +60,10 @@ func (s *Session) offer(st *Stream) {
 	t := time.NewTimer(s.cfg.PreambleTimeout)
 	defer t.Stop()
 	select {
-	case s.incoming <- st:
+	case taker <- st:
 	case <-s.done:
+	case <-closed:
+		s.refuse(st.mux, ResetGoingAway)
 	case <-t.C:
 		s.refuse(st.mux, ResetBusy)
 	}
@@ -101,3 +107,43 @@ func (l *listener) Close() error {
 	})
 	return nil
 }
+
+// Inbox is a net.Listener of the api streams of many sessions: one http.Server on
+// it serves a whole hub, where one per tunnel would cost each idle tunnel another
+// goroutine. Which tunnel a connection belongs to says Stream.Session, for an
+// http.Server in ConnContext.
+type Inbox struct {
+	streams chan net.Conn // unbuffered, like Session.incoming
+	closed  chan struct{}
+	once    sync.Once
+}
+
+// NewInbox makes an Inbox, for Config.Inbox of any number of sessions.
+func NewInbox() *Inbox {
+	return &Inbox{streams: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Accept waits for the next stream of any session.
+func (in *Inbox) Accept() (net.Conn, error) {
+	select {
+	case c := <-in.streams:
+		return c, nil
+	case <-in.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends the accepting: streams that come in later are reset with
+// ResetGoingAway. It does not touch any session.
+func (in *Inbox) Close() error {
+	in.once.Do(func() { close(in.closed) })
+	return nil
+}
+
+// Addr is a name only: the streams come by way of many connections.
+func (in *Inbox) Addr() net.Addr { return inboxAddr{} }
+
+type inboxAddr struct{}
+
+func (inboxAddr) Network() string { return "tunnel" }
+func (inboxAddr) String() string  { return "inbox" }

@@ -26,8 +26,8 @@ const (
 
 // link is the connection below the WebSocket: the socket, or TLS over it. It
 // counts what passes, notes when a byte last came in, bounds every write by a
-// deadline on the socket, and, at the dialing side, puts the 4 KiB pieces that
-// the WebSocket library writes back together into one write per frame.
+// deadline on the socket, and puts the pieces that the WebSocket library writes,
+// which has small buffers, back together into one write per frame.
 //
 // Read and Write may each be called by one goroutine at a time.
 type link struct {

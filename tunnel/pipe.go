@@ -79,7 +79,7 @@ func (p *pipe) run() {
 // kill ends both legs so that both peers see a failure, not an end.
 func (p *pipe) kill() {
 	p.once.Do(func() {
-		if t, ok := p.local.(*net.TCPConn); ok {
+		if t, ok := p.local.(interface{ SetLinger(int) error }); ok {
 			_ = t.SetLinger(0) // a TCP reset
 		}
 		_ = p.local.Close()

@@ -19,7 +19,7 @@ const (
 	// waits beyond it. Each slot costs every tunnel 8 bytes.
 	muxBacklog = 256
 	// muxReadBuffer joins the small reads that the mux makes of a message, in bytes.
-	muxReadBuffer = 4 << 10
+	muxReadBuffer = 1 << 10
 	// muxPatience is how long the mux itself would wait for a pong or a write; see
 	// liveness.go for who decides instead.
 	muxPatience = 24 * time.Hour
@@ -27,7 +27,7 @@ const (
 	// the round trip, which lets windows grow.
 	rttHeartbeats = 4
 	// goodbyeLimit bounds the exchange of close frames.
-	goodbyeLimit = 2 * time.Second
+	goodbyeLimit = time.Second
 )
 
 // Session is one tunnel. All methods may be called concurrently.
@@ -225,7 +225,7 @@ func (s *Session) ending() error {
 }
 
 // Close ends the session with ReasonNone. It returns when every goroutine of the
-// session has ended, at most a few seconds later, so it must not be called from
+// session has ended, at most a second or two later, so it must not be called from
 // within ServiceDial. Further calls wait for the first.
 func (s *Session) Close() error { return s.CloseWith(ReasonNone) }
 

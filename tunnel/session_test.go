@@ -177,11 +177,10 @@ func TestTheOtherSideLearnsTheReason(t *testing.T) {
 
 func TestTheFirstReasonCounts(t *testing.T) {
 	hubSide, nodeSide := pair(t, tunnel.Config{}, tunnel.Config{})
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = hubSide.CloseWith(tunnel.ReasonSuperseded) })
-	wg.Wait()
+	_ = hubSide.CloseWith(tunnel.ReasonSuperseded)
 	_ = hubSide.CloseWith(tunnel.ReasonShutdown)
 	wantEnd(t, hubSide, tunnel.ReasonSuperseded)
+	wantEnd(t, nodeSide, tunnel.ReasonSuperseded)
 	_ = nodeSide.CloseWith(tunnel.ReasonRevoked)
 	wantEnd(t, nodeSide, tunnel.ReasonSuperseded)
 }
@@ -303,6 +302,52 @@ func TestClosingTheListenerKeepsTheSession(t *testing.T) {
 	}
 	if err := receive(t, stopped, "Shutdown to return"); err != nil {
 		t.Errorf("Shutdown gives %v", err)
+	}
+}
+
+func TestOneServerServesManyTunnels(t *testing.T) {
+	in := tunnel.NewInbox()
+	h := newHub(t, tunnel.Config{Inbox: in}, nil)
+	type key struct{}
+	srv := &http.Server{
+		ReadHeaderTimeout: patience,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, key{}, c.(*tunnel.Stream).Session())
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, r.Context().Value(key{}).(*tunnel.Session).RemoteAddr())
+		}),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(in) }()
+	var nodes []*tunnel.Session
+	for range 3 {
+		n := dial(t, h.URL, tunnel.Config{})
+		h.next(t)
+		if got := get(t, client(t, n), "http://hub/"); got != n.Addr().String() {
+			t.Errorf("the node at %v is taken for %s", n.Addr(), got)
+		}
+		nodes = append(nodes, n)
+	}
+	if err := srv.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, served, "Serve to return"); !errors.Is(err, http.ErrServerClosed) {
+		t.Errorf("Serve gives %v", err)
+	}
+	if _, err := in.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept gives %v", err)
+	}
+	st, err := nodes[0].Open(within(t), tunnel.KindAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantReset(t, st, tunnel.ResetGoingAway)
+	if nodes[0].Err() != nil {
+		t.Errorf("the session ended: %v", nodes[0].Err())
+	}
+	if in.Addr().Network() != "tunnel" {
+		t.Errorf("the address is %v", in.Addr())
 	}
 }
 

@@ -136,16 +136,19 @@ func TestResetCarriesItsCode(t *testing.T) {
 func TestTheAcceptorsCloseDeliversEverything(t *testing.T) {
 	hubSide, nodeSide := pair(t, tunnel.Config{}, tunnel.Config{})
 	body := bytes.Repeat([]byte("0123456789"), 20<<10) // below one window
-	closed := make(chan struct{})
+	closed := make(chan struct{}, 1)
 	srv := &http.Server{
 		ReadHeaderTimeout: patience,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/marker" {
+				return
+			}
 			w.Header().Set("Connection", "close") // the server closes the stream behind the answer
 			_, _ = w.Write(body)
 		}),
 		ConnState: func(_ net.Conn, s http.ConnState) {
 			if s == http.StateClosed {
-				close(closed)
+				closed <- struct{}{}
 			}
 		},
 	}
@@ -162,7 +165,10 @@ func TestTheAcceptorsCloseDeliversEverything(t *testing.T) {
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: node\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	receive(t, closed, "the server to close its end") // before anything was read here
+	// Before anything is read here, all that the server sent has arrived: the
+	// answer to a later request comes behind it.
+	receive(t, closed, "the server to close its end")
+	get(t, client(t, hubSide), "http://node/marker")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -251,26 +257,27 @@ func TestOpenRefusesKindsThatCannotBeWritten(t *testing.T) {
 }
 
 func TestIncomingStreamsAreRefusedWithTheRightCode(t *testing.T) {
-	short := tunnel.Config{PreambleTimeout: 50 * time.Millisecond}
+	const short, long = 50 * time.Millisecond, patience
 	for _, tt := range []struct {
-		name string
-		open func(hubSide *tunnel.Session) (net.Conn, error)
-		want tunnel.ResetCode
+		name  string
+		limit time.Duration
+		open  func(hubSide *tunnel.Session) (net.Conn, error)
+		want  tunnel.ResetCode
 	}{
-		{"a kind from the future", func(s *tunnel.Session) (net.Conn, error) { return tunnel.OpenAny(s, "teleport") }, tunnel.ResetUnknownKind},
-		{"a service while there are none", func(s *tunnel.Session) (net.Conn, error) { return s.Open(context.Background(), tunnel.Service("x")) }, tunnel.ResetNoService},
-		{"no preamble in time", tunnel.OpenBare, tunnel.ResetBadPreamble},
-		{"another version", func(s *tunnel.Session) (net.Conn, error) {
+		{"a kind from the future", long, func(s *tunnel.Session) (net.Conn, error) { return tunnel.OpenAny(s, "teleport") }, tunnel.ResetUnknownKind},
+		{"a service while there are none", long, func(s *tunnel.Session) (net.Conn, error) { return s.Open(context.Background(), tunnel.Service("x")) }, tunnel.ResetNoService},
+		{"no preamble in time", short, tunnel.OpenBare, tunnel.ResetBadPreamble},
+		{"another version", long, func(s *tunnel.Session) (net.Conn, error) {
 			c, err := tunnel.OpenBare(s)
 			if err == nil {
 				_, err = c.Write([]byte{2, 3, 'a', 'p', 'i'})
 			}
 			return c, err
 		}, tunnel.ResetBadPreamble},
-		{"nobody in Accept", func(s *tunnel.Session) (net.Conn, error) { return s.Open(context.Background(), tunnel.KindAPI) }, tunnel.ResetBusy},
+		{"nobody in Accept", short, func(s *tunnel.Session) (net.Conn, error) { return s.Open(context.Background(), tunnel.KindAPI) }, tunnel.ResetBusy},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			hubSide, nodeSide := pair(t, tunnel.Config{}, short)
+			hubSide, nodeSide := pair(t, tunnel.Config{}, tunnel.Config{PreambleTimeout: tt.limit})
 			c, err := tt.open(hubSide)
 			if err != nil {
 				t.Fatal(err)

@@ -20,10 +20,14 @@ import (
 // Subprotocol is what the upgrade negotiates: the version of the wire format.
 const Subprotocol = "mesh-tunnel.v1"
 
-// hijackBuffer is the size of the read and of the write buffer of a hijacked
-// connection, in bytes. 4 KiB halves the upload rate; 64 KiB costs four times
-// the memory for a few percent.
-const hijackBuffer = 16 << 10
+// Buffers of a hijacked connection, in bytes. They may be small: a full frame is
+// written at once by link, from a buffer that it borrows, and the larger part of
+// one is read past the buffer. Measured against 16 KiB each: half as much again
+// in upload, nothing lost otherwise, less than half the heap of an idle tunnel.
+const (
+	hijackRead  = 4 << 10
+	hijackWrite = 2 << 10
+)
 
 // upgrade answers the upgrade request r on w.
 func upgrade(w http.ResponseWriter, r *http.Request, stall time.Duration) (*wsConn, error) {
@@ -62,7 +66,7 @@ func handshake(ctx context.Context, url string, header http.Header, transport ht
 }
 
 // hijacker gives the WebSocket library a Hijack that finds its way through
-// wrapped response writers, puts a link below, and has larger buffers.
+// wrapped response writers and puts a link below.
 type hijacker struct {
 	http.ResponseWriter
 	stall time.Duration
@@ -81,12 +85,13 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	// looks at what the reader it gets has buffered and drops everything else, so
 	// those bytes must be in the new buffer already.
 	early, _ := old.Reader.Peek(old.Reader.Buffered())
-	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), h.link), hijackBuffer)
+	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), h.link), max(hijackRead, len(early)))
 	if _, err := r.Peek(len(early)); err != nil {
 		h.link.abort()
 		return nil, nil, err
 	}
-	return h.link, bufio.NewReadWriter(r, bufio.NewWriterSize(h.link, hijackBuffer)), nil
+	h.link.coalesce = true
+	return h.link, bufio.NewReadWriter(r, bufio.NewWriterSize(h.link, hijackWrite)), nil
 }
 
 // wsConn is the mux's view of a WebSocket: a net.Conn over binary messages.
