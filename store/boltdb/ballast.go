@@ -40,6 +40,20 @@ func (b *ballast) ensure() error {
 	return nil
 }
 
+// ensureBeside is ensure for a disk that is not known to be full: it refuses to
+// take most of what is left, or the ballast itself would fill the disk.
+func (b *ballast) ensureBeside() error {
+	if b.size <= 0 || b.present {
+		return nil
+	}
+	if fi, err := os.Lstat(b.path); err != nil || fi.Size() != b.size {
+		if free, err := freeBytes(b.path); err == nil && free < 2*b.size {
+			return fmt.Errorf("%w: %d bytes are left", ErrFull, free)
+		}
+	}
+	return b.ensure()
+}
+
 // release gives the room back. The empty file is synced before it is removed
 // because journaling file systems reuse blocks only after that.
 func (b *ballast) release() error {

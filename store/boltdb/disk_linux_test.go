@@ -1,8 +1,10 @@
 package boltdb_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,6 +24,9 @@ func swap(t *testing.T, cfg boltdb.Config) (db *boltdb.DB, replace func(device s
 	t.Helper()
 	var data *os.File
 	db = open(t, boltdb.WithOpenFile(cfg, func(name string, flag int, perm fs.FileMode) (*os.File, error) {
+		if flag&os.O_CREATE != 0 {
+			t.Error("bbolt may recreate a file that vanished")
+		}
 		f, err := os.OpenFile(name, flag, perm)
 		data = f
 		return f, err
@@ -77,6 +82,56 @@ func TestARealSyncErrorOfBoltIsFinal(t *testing.T) {
 	wantErr(t, db.View(func(*bolt.Tx) error { return nil }), boltdb.ErrFailed)
 }
 
+// TestATransactionThatMayComeBackIsNotReportedAsRefused forges the worst write
+// error: the meta page got out although the write of it reported a full disk.
+func TestATransactionThatMayComeBackIsNotReportedAsRefused(t *testing.T) {
+	cfg := config(t)
+	forge := false
+	cfg.Faults = boltdb.FaultFunc(func(boltdb.CommitOp) error {
+		if !forge {
+			return nil
+		}
+		if err := forgeMeta(cfg.Path); err != nil {
+			return err
+		}
+		return boltdb.WriteFault(unix.ENOSPC)
+	})
+	db := open(t, cfg)
+	put(t, db, "a", "1")
+	forge = true
+	err := db.Update(t.Context(), set("a", "2"))
+	wantErr(t, err, boltdb.ErrFailed)
+	wantErr(t, err, unix.ENOSPC)
+}
+
+// forgeMeta writes a copy of the newer meta page that is one transaction newer.
+func forgeMeta(path string) error {
+	const page, header, txid, sum = 16 << 10, 16, 16 + 48, 16 + 56 // sizes and offsets
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var newest []byte
+	for i := range int64(2) {
+		meta := make([]byte, page)
+		if _, err := f.ReadAt(meta, i*page); err != nil {
+			return err
+		}
+		if newest == nil || binary.NativeEndian.Uint64(meta[txid:]) > binary.NativeEndian.Uint64(newest[txid:]) {
+			newest = meta
+		}
+	}
+	next := binary.NativeEndian.Uint64(newest[txid:]) + 1
+	binary.NativeEndian.PutUint64(newest, next%2)
+	binary.NativeEndian.PutUint64(newest[txid:], next)
+	h := fnv.New64a()
+	h.Write(newest[header:sum])
+	binary.NativeEndian.PutUint64(newest[sum:], h.Sum64())
+	_, err = f.WriteAt(newest, int64(next%2)*page)
+	return err
+}
+
 // tinyFS mounts a file system of size bytes, or reports that it may not.
 func tinyFS(t *testing.T, size int) (dir string, ok bool) {
 	t.Helper()
@@ -128,6 +183,13 @@ func TestARealFullDiskLosesNothingAndHeals(t *testing.T) {
 	check("a", acked)
 	if st := db.Status(); st.Disk != boltdb.DiskFull || !st.Ballast {
 		t.Fatalf("status: %+v", st)
+	}
+
+	// Test writes may fit into free pages of the file, but that is no room.
+	commits := db.Status().Commits
+	eventually(t, "test writes work", func() bool { return db.Status().Commits > commits+3 })
+	if st := db.Status(); st.Disk != boltdb.DiskFull {
+		t.Errorf("without room it is %s", st.Disk)
 	}
 
 	// Retention frees pages inside the file, on the room of the ballast.
@@ -182,6 +244,7 @@ func TestOpenOnAFullOrReadOnlyDiskSaysSo(t *testing.T) {
 	if _, err := os.Stat(cfg.Path); !errors.Is(err, os.ErrNotExist) {
 		t.Error("half a database was left")
 	}
+	wantFiles(t, cfg)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}

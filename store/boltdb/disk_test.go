@@ -118,9 +118,13 @@ func TestAFailedSyncIsFinal(t *testing.T) {
 			<-g.entered
 			waiting := update(t.Context(), db, set("waiting", "1"))
 			queued(t, db, 1)
+			retention := make(chan error, 1)
+			go func() { retention <- db.UpdateRetention(t.Context(), set("retention", "1")) }()
+			queued(t, db, 2)
 			g.verdict <- err
 			wantErr(t, <-taken, boltdb.ErrFailed)
 			wantErr(t, <-waiting, boltdb.ErrFailed)
+			wantErr(t, <-retention, boltdb.ErrFailed)
 			<-db.Failed()
 			wantErr(t, db.Err(), boltdb.ErrFailed)
 			wantErr(t, db.Update(t.Context(), set("a", "1")), boltdb.ErrFailed)
@@ -138,6 +142,19 @@ func TestAFailedSyncIsFinal(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAPanicInsideBoltIsFinalAndCloseReturns(t *testing.T) {
+	cfg := config(t)
+	cfg.Faults = boltdb.FaultFunc(func(boltdb.CommitOp) error { panic("assertion failed") })
+	db := open(t, cfg)
+	err := db.Update(t.Context(), set("a", "1"))
+	wantErr(t, err, boltdb.ErrFailed)
+	if p := (*boltdb.PanicError)(nil); !errors.As(err, &p) || p.Value != "assertion failed" {
+		t.Errorf("error: %v", err)
+	}
+	<-db.Failed()
+	db.KeepWriterLock() // as a panic while rolling back would
 }
 
 func TestRetentionWritesOnTheRoomOfTheBallast(t *testing.T) {

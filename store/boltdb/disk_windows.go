@@ -2,15 +2,23 @@ package boltdb
 
 import (
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/windows"
 )
 
-// fullErrnos say that there is no room.
-var fullErrnos = []error{windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED}
+// fullErrnos say that there is no room. The numbers of package syscall are not
+// Windows's own; they are what a FaultInjector uses on all systems.
+var fullErrnos = []error{
+	windows.ERROR_DISK_FULL, windows.ERROR_HANDLE_DISK_FULL, windows.ERROR_DISK_QUOTA_EXCEEDED,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG,
+}
 
 // readOnlyErrnos say that writing is not allowed at present.
-var readOnlyErrnos = []error{windows.ERROR_WRITE_PROTECT, windows.ERROR_ACCESS_DENIED}
+var readOnlyErrnos = []error{
+	windows.ERROR_WRITE_PROTECT, windows.ERROR_ACCESS_DENIED,
+	syscall.EROFS, syscall.EACCES, syscall.EPERM,
+}
 
 // freeBytes returns the room left for this user where path lives.
 func freeBytes(path string) (int64, error) {

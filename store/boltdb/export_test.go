@@ -37,3 +37,6 @@ func (db *DB) ViewWaits() bool {
 
 // LoseMapping closes bbolt's file as if growing it had lost the mapping.
 func (db *DB) LoseMapping() error { return db.bolt.Load().Close() }
+
+// KeepWriterLock begins a transaction of bbolt that never ends.
+func (db *DB) KeepWriterLock() { _, _ = db.bolt.Load().Begin(true) }

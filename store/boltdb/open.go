@@ -164,23 +164,28 @@ func create(cfg Config) error {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove leftover: %w", diskError(err))
 	}
-	b, err := bolt.Open(tmp, fileMode, newFileOptions())
-	if err != nil {
-		return fmt.Errorf("create %s: %w", cfg.Path, diskError(err))
-	}
-	err = b.Update(func(tx *bolt.Tx) error { return stamp(tx, cfg) })
-	if err != nil {
-		err = stateError(commitState(err), err)
-	}
-	err = errors.Join(err, b.Close())
+	err := makeFile(cfg, tmp)
 	if err == nil {
-		err = diskError(errors.Join(os.Rename(tmp, cfg.Path), syncDir(cfg.Path)))
+		err = os.Rename(tmp, cfg.Path)
+	}
+	if err == nil {
+		err = syncDir(cfg.Path)
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return fmt.Errorf("create %s: %w", cfg.Path, err)
+		return fmt.Errorf("create %s: %w", cfg.Path, diskError(err))
 	}
 	return nil
+}
+
+// makeFile makes a complete database at path.
+func makeFile(cfg Config, path string) error {
+	b, err := bolt.Open(path, fileMode, newFileOptions())
+	if err != nil {
+		return err
+	}
+	err = b.Update(func(tx *bolt.Tx) error { return stamp(tx, cfg) })
+	return errors.Join(err, b.Close())
 }
 
 // newFileOptions are bbolt's options for a file that nobody else knows yet.

@@ -101,10 +101,20 @@ func TestASecondOpenNamesTheHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer other.Close()
-		_, err = boltdb.Open(cfg)
-		if locked := (*boltdb.LockedError)(nil); !errors.As(err, &locked) || !strings.Contains(err.Error(), "unknown process") {
-			t.Fatalf("error: %v", err)
+		unknown := func(err error) {
+			t.Helper()
+			if locked := (*boltdb.LockedError)(nil); !errors.As(err, &locked) || !strings.Contains(err.Error(), "unknown process") {
+				t.Fatalf("error: %v", err)
+			}
 		}
+		_, err = boltdb.Open(cfg)
+		unknown(err)
+		stale := `{"pid":1,"started":"2026-01-01T00:00:00Z","program":"killed long ago"}`
+		if err := os.WriteFile(cfg.Path+".lock", []byte(stale), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err = boltdb.Check(t.Context(), cfg, nil)
+		unknown(err)
 	})
 }
 

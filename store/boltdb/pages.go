@@ -242,6 +242,10 @@ func (v *verifier) elements(p page, low, high []byte, depth int) error {
 				next = n.key
 			}
 			err = v.tree(e.child, e.key, next, depth+1)
+		case e.flags&bucketFlag != 0 && p.bucket != nil:
+			// bbolt never makes these. Nested in overlapping elements, a small page
+			// could unfold to an endless tree.
+			err = fmt.Errorf("%s holds a bucket although it is inline", p)
 		case e.flags&bucketFlag != 0:
 			err = v.bucket(p, e, depth+1)
 		}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
@@ -159,6 +160,76 @@ func TestTheOlderHeadPageServesWhenTheNewerIsLost(t *testing.T) {
 	clear(content[:2048])
 	if verify(content) == nil {
 		t.Error("passed without head pages")
+	}
+}
+
+func TestVerificationFindsDamageThatBoltWouldFollow(t *testing.T) {
+	const size = 1024
+	const branch, leaf, freelist = 0x01, 0x02, 0x10
+	order := binary.NativeEndian
+	// element returns where entry i of a page begins, child where a branch entry keeps
+	// the page below it, and key where a leaf entry has its key.
+	element := func(page []byte, i int) []byte { return page[16+16*i:] }
+	child := func(page []byte, i int) []byte { return element(page, i)[8:] }
+	key := func(page []byte, i int) []byte { e := element(page, i); return e[order.Uint32(e[4:]):] }
+	for name, tc := range map[string]struct {
+		flags  uint16
+		damage func(page []byte)
+	}{
+		"a page with two parents":         {branch, func(p []byte) { copy(child(p, 1)[:8], child(p, 0)) }},
+		"a page below itself":             {branch, func(p []byte) { copy(child(p, 0)[:8], p) }},
+		"a page beyond the end":           {branch, func(p []byte) { order.PutUint64(child(p, 0), 1<<40) }},
+		"a head page in the tree":         {branch, func(p []byte) { order.PutUint64(child(p, 0), 0) }},
+		"a branch without entries":        {branch, func(p []byte) { order.PutUint16(p[10:], 0) }},
+		"more entries than fit":           {leaf, func(p []byte) { order.PutUint16(p[10:], 60000) }},
+		"keys out of order":               {leaf, func(p []byte) { key(p, 1)[0] = 0 }},
+		"a key that belongs elsewhere":    {leaf, func(p []byte) { key(p, int(order.Uint16(p[10:]))-1)[0] = 0xff }},
+		"another page's number":           {leaf, func(p []byte) { order.PutUint64(p, 3) }},
+		"a page longer than the file":     {leaf, func(p []byte) { order.PutUint32(p[12:], 1<<30) }},
+		"a key longer than its page":      {leaf, func(p []byte) { order.PutUint32(element(p, 0)[8:], 1<<31) }},
+		"a leaf of unknown type":          {leaf, func(p []byte) { order.PutUint16(p[8:], 0x33) }},
+		"a free list of unknown type":     {freelist, func(p []byte) { order.PutUint16(p[8:], leaf) }},
+		"a free list longer than it is":   {freelist, func(p []byte) { order.PutUint16(p[10:], 60000) }},
+		"a free list with a page unknown": {freelist, func(p []byte) { order.PutUint64(p[16:], 1<<40) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			content := sample(t, true)
+			hits := 0
+			for at := 2 * size; at < len(content); at += size {
+				page := content[at:]
+				if order.Uint64(page) == uint64(at/size) && order.Uint16(page[8:]) == tc.flags && order.Uint16(page[10:]) > 1 {
+					tc.damage(page)
+					hits++
+				}
+			}
+			if hits == 0 {
+				t.Fatal("the sample has no such page")
+			}
+			if err := verify(content); err == nil {
+				t.Error("not found")
+			}
+		})
+	}
+	t.Run("two buckets of one page", func(t *testing.T) {
+		sound := sample(t, true)
+		found := false
+		for id := 2; id < len(sound)/size; id++ { // some are free, that is no damage
+			content := bytes.Clone(sound)
+			for at := range content {
+				if bytes.HasPrefix(content[at:], []byte("two")) { // its entry: name, root page, sequence
+					order.PutUint64(content[at+3:], uint64(id))
+				}
+			}
+			err := verify(content)
+			found = found || err != nil && strings.Contains(err.Error(), "used twice")
+		}
+		if !found {
+			t.Error("not found")
+		}
+	})
+	content := sample(t, true)
+	if verify(content[:len(content)-size]) == nil {
+		t.Error("a file without its last page passed")
 	}
 }
 

@@ -170,6 +170,9 @@ func TestAFailingFunctionLeavesNothingAndHarmsNoOther(t *testing.T) {
 			t.Errorf("function %d ran %d times", i, r)
 		}
 	}
+	if st := db.Status(); st.Commits > 1+n/8 { // the first, and one for every fourth failure
+		t.Errorf("%d commits for %d requests", st.Commits, n)
+	}
 	for i := range n {
 		value := "1"
 		if i%2 == 1 {
@@ -248,7 +251,12 @@ func TestAnUpdateFollowsItsContextUntilItIsTaken(t *testing.T) {
 	queued(t, db, 1)
 	cancel()
 	wantErr(t, <-waiting, context.Canceled)
-	wantErr(t, db.Update(ctx, set("late", "1")), context.Canceled)
+	for range 50 {
+		wantErr(t, db.Update(ctx, set("late", "1")), context.Canceled)
+	}
+	if st := db.Status(); st.Queue > 1 { // the withdrawn one
+		t.Errorf("%d requests in line", st.Queue)
+	}
 	select {
 	case err := <-taken:
 		t.Fatalf("a taken update did not wait for its outcome: %v", err)
@@ -296,7 +304,10 @@ func TestCloseFinishesTheQueueAndThenRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantErr(t, db.Update(t.Context(), set("late", "1")), boltdb.ErrClosed)
+	for range 50 {
+		wantErr(t, db.Update(t.Context(), set("late", "1")), boltdb.ErrClosed)
+		wantErr(t, db.Enqueue(set("late", "1")), boltdb.ErrClosed)
+	}
 	wantErr(t, db.View(func(*bolt.Tx) error { return nil }), boltdb.ErrClosed)
 	if st := db.Status(); st.FileBytes == 0 || st.Commits != 2 {
 		t.Errorf("status after close: %+v", st)

@@ -22,11 +22,17 @@ func (db *DB) run() {
 	defer close(db.done)
 	tick := time.NewTicker(db.cfg.ProbeInterval)
 	defer tick.Stop()
-	if err := db.ballast.ensure(); err != nil {
+	if err := db.ballast.ensureBeside(); err != nil {
 		db.cfg.Log.Warn("no ballast file", "path", db.ballast.path, "err", err)
 	}
 	var batch []*request
+	crowded := false // several callers are at work
 	for {
+		if crowded {
+			// The callers that the last commit released are about to queue again: let
+			// them, or two half batches alternate for ever.
+			runtime.Gosched()
+		}
 		var end bool
 		batch, end = db.queue.take(batch[:0], db.cfg.MaxBatch)
 		if end {
@@ -34,6 +40,7 @@ func (db *DB) run() {
 		}
 		if len(batch) > 0 {
 			db.serve(batch)
+			crowded = len(batch) > 1 || db.queue.len() > 0
 			clear(batch)
 			if db.disk.Load().err != nil {
 				continue // refuse what waits before trying the disk again
@@ -47,9 +54,6 @@ func (db *DB) run() {
 		}
 		select {
 		case <-db.queue.wake:
-			// The callers that the last commit released are about to queue again: let
-			// them, or batches of one and of all the others alternate.
-			runtime.Gosched()
 		case <-tick.C:
 			db.tick()
 		}
@@ -272,11 +276,7 @@ func (db *DB) tick() {
 	if db.ballast.size <= 0 || db.ballast.present {
 		return
 	}
-	// Twice the size, or the ballast itself would fill the disk.
-	if free, err := freeBytes(db.cfg.Path); err == nil && free < 2*db.ballast.size {
-		return
-	}
-	if err := db.ballast.ensure(); err == nil {
+	if err := db.ballast.ensureBeside(); err == nil {
 		db.cfg.Log.Info("ballast is back", "path", db.ballast.path)
 	}
 }
