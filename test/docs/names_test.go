@@ -92,11 +92,11 @@ func TestEveryTargetNamesTheBenchmarkThatPrintsIt(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+var markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
 func TestLinksBetweenPagesLeadSomewhere(t *testing.T) {
 	for page, text := range pages(t) {
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
+		for _, m := range markdownLink.FindAllStringSubmatch(text, -1) {
 			to, _, _ := strings.Cut(m[1], "#")
 			if strings.Contains(m[1], "://") || to == "" {
 				continue

@@ -231,7 +231,7 @@ func pages(t *testing.T) map[string]string {
 }
 
 // same compares two sets and names what one of them lacks.
-func same[T any](t *testing.T, what string, documented, real map[string]T) {
+func same[D, R any](t *testing.T, what string, documented map[string]D, real map[string]R) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(documented)) {
 		if _, ok := real[name]; !ok {
