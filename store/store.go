@@ -88,13 +88,18 @@ type Store interface {
 	// and Rev in the returned copies. When an id exists: ErrExists (*ExistsError
 	// names it). When only a tombstone is left of it: ErrForgotten.
 	CreateTasks(ctx context.Context, tasks []NewTask) ([]Task, error)
+	// Task returns a task's record. When only a tombstone is left the error is both
+	// ErrForgotten and ErrNotFound; so it is from UpdateTask and Part.
 	Task(ctx context.Context, id string) (Task, error)
 	// UpdateTask stores t if its revision is still t.Rev and returns it with the
-	// new one; parts that are given are stored beside it in the same commit.
+	// new one, which is higher; parts that are given are stored beside it in the same
+	// commit. A task's ID, Seq and parties never change.
 	UpdateTask(ctx context.Context, t Task, parts ...Part) (Task, error)
 	// UpdateTaskLater does the same without waiting for the disk: the returned task
 	// carries the revision it will have. Later changes of the same task by the same
-	// caller keep their order. onFail runs when it could not be stored.
+	// caller keep their order. onFail, which may be nil, runs when it could not be
+	// stored: on a goroutine of the store, never inside this call, and not after an
+	// error was returned. It must not call Close, which waits for it.
 	UpdateTaskLater(t Task, onFail func(error)) (Task, error)
 	// Part returns a stored text; ErrNotFound when there is none.
 	Part(ctx context.Context, task string, key PartKey) ([]byte, error)

@@ -163,8 +163,8 @@ type Tombstone struct {
 // TombstonesUntil; tombstones whose time is before Now go.
 type Retention struct {
 	Now             time.Time
-	Before          time.Time
-	Keep            int
+	Before          time.Time // zero: no limit by age
+	Keep            int       // 0: no limit by number
 	TombstonesUntil time.Time
 }
 
