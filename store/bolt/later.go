@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// confirmEvery is after what time a change whose outcome is still open is asked
-	// for. A commit takes milliseconds, so this is seldom reached.
+	// confirmEvery is how often it is asked for the outcome of changes that is open.
 	confirmEvery = time.Second
 	// touchChunk is how many credentials one enqueued function touches, so that the
 	// writer is not held up by a fleet.
@@ -117,9 +116,6 @@ func (q *laterQueue) enqueue(engine func(func(*bbolt.Tx) error) error, apply fun
 	}
 	q.last = n
 	q.open = append(q.open, change{number: n, onFail: onFail})
-	if len(q.open) == 1 {
-		q.signal()
-	}
 	return nil
 }
 
@@ -149,30 +145,23 @@ func (q *laterQueue) giveUp(n uint64, err error) {
 func (q *laterQueue) fail(c change, err error) {
 	if c.onFail != nil {
 		q.failed = append(q.failed, func() { c.onFail(err) })
-		q.signal()
-	}
-}
-
-func (q *laterQueue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
+		select {
+		case q.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
 // run is the queue's goroutine.
 func (q *laterQueue) run() {
-	timer := time.NewTimer(confirmEvery)
-	defer timer.Stop()
+	tick := time.NewTicker(confirmEvery)
+	defer tick.Stop()
 	cause := errGivenUp
 	for {
 		select {
 		case <-q.wake:
-			timer.Reset(confirmEvery)
-		case <-timer.C:
-			if cause = q.confirm(cause); q.waits() {
-				timer.Reset(confirmEvery)
-			}
+		case <-tick.C:
+			cause = q.confirm(cause)
 		case <-q.quit:
 			q.callFailed()
 			return
@@ -201,13 +190,6 @@ func (q *laterQueue) confirm(cause error) error {
 	q.giveUp(n, cause)
 	q.mu.Unlock()
 	return errGivenUp
-}
-
-// waits reports whether a change is open.
-func (q *laterQueue) waits() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.open) > 0
 }
 
 // callFailed runs the onFail functions that are due.

@@ -172,11 +172,50 @@ var concurrencyContracts = []contract{
 			t.Fatalf("%d tasks went of 100", removed.Load())
 		}
 	}},
+	{"a task that is tried again while retention runs stays or is forgotten", func(t *testing.T, s store.Store) {
+		names := ids("t", 60)
+		var tasks []store.NewTask
+		for _, id := range names {
+			tasks = append(tasks, newTask(id, ended(api.StateDone, start)))
+		}
+		made := create(t, s, tasks...)
+		stays := make([]bool, len(made))
+		together(5, func(w int) {
+			if w == 4 {
+				for range made {
+					if _, err := s.Prune(t.Context(), store.Retention{Before: after(1), TombstonesUntil: after(time.Hour)}, 1); err != nil {
+						t.Error(err)
+					}
+				}
+				return
+			}
+			for i := len(made) - 1 - w; i >= 0; i -= 4 {
+				again := made[i]
+				again.State, again.Attempt, again.EndedAt = api.StateQueued, 2, time.Time{}
+				_, err := s.UpdateTask(t.Context(), again)
+				stays[i] = err == nil
+				if err != nil && !errors.Is(err, store.ErrForgotten) {
+					t.Errorf("try again: %v", err)
+				}
+			}
+		})
+		var want []string
+		for i, id := range names {
+			_, err := s.Tombstone(t.Context(), id)
+			if stays[i] {
+				want = append(want, id)
+				fails(t, err, store.ErrNotFound)
+			} else {
+				ok(t, err)
+			}
+		}
+		same(t, openIDs(t, s), want)
+	}},
 	{"a reader sees all of a call or nothing", func(t *testing.T, s store.Store) {
-		const calls, each = 40, 5
+		const calls, each = 24, 5
 		done := make(chan struct{})
 		var readers sync.WaitGroup
-		for range 4 {
+		for range 2 {
 			readers.Go(func() {
 				for {
 					page, err := s.Tasks(t.Context(), store.TaskQuery{Limit: api.MaxPage})

@@ -134,6 +134,17 @@ var identityContracts = []contract{
 		ok(t, s.RetireIdentity(t.Context(), old, start))
 		fails(t, s.ReplaceIdentity(t.Context(), byID(t, s, "id-1"), next, credential("cred-2", next)), store.ErrConflict)
 	}},
+	{"a replacement whose id or credential is in use is refused and changes nothing", func(t *testing.T, s store.Store) {
+		old := join(t, s, "alpha", "id-1", "cred-1")
+		join(t, s, "beta", "id-2", "cred-2")
+		used, fresh := identity("alpha", "id-2"), identity("alpha", "id-3")
+		fails(t, s.ReplaceIdentity(t.Context(), old, used, credential("cred-3", used)), store.ErrExists)
+		fails(t, s.ReplaceIdentity(t.Context(), old, fresh, credential("cred-2", fresh)), store.ErrExists)
+		same(t, byID(t, s, "id-1"), old)
+		if !byHash(t, s, "cred-1").RevokedAt.IsZero() {
+			t.Fatal("the credential was revoked")
+		}
+	}},
 	{"a replacement must be another identity of the same name", func(t *testing.T, s store.Store) {
 		old := join(t, s, "alpha", "id-1", "cred-1")
 		for _, next := range []store.Identity{identity("beta", "id-2"), identity("alpha", "id-1")} {

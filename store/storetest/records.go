@@ -99,6 +99,7 @@ var recordContracts = []contract{
 		same(t, got, second)
 	}},
 	{"a binding goes from its revision only", func(t *testing.T, s store.Store) {
+		fails(t, s.DeleteBinding(t.Context(), binding("c", "n", "w")), store.ErrConflict)
 		first := put(t, s, binding("c", "n", "w"))
 		second := put(t, s, first)
 		fails(t, s.DeleteBinding(t.Context(), first), store.ErrConflict)

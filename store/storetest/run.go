@@ -20,7 +20,7 @@ type contract struct {
 
 // Run holds the stores that open makes to the contract. open returns a new, empty
 // store and registers what closes it with t.Cleanup; a test may have closed it
-// before. It is called once per sub-test.
+// before. It is called once per sub-test, for several at once.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	for _, group := range []struct {
 		name      string
@@ -38,7 +38,10 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, c := range group.contracts {
-				t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel() // most of a test is waiting for the disk
+					c.test(t, open(t))
+				})
 			}
 		})
 	}
