@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -52,27 +51,30 @@ func (m *Main) profilePath(cmd *cobra.Command) (string, error) {
 }
 
 // connect makes the client of the login.
-func (m *Main) connect(cmd *cobra.Command) (*client.Client, auth.Profile, error) {
+func (m *Main) connect(cmd *cobra.Command) (*client.Client, error) {
 	path, err := m.profilePath(cmd)
 	if err != nil {
-		return nil, auth.Profile{}, err
+		return nil, err
 	}
 	p, err := auth.LoadProfile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, p, cli.Exit(cli.ExitNoAccess, errors.New("not logged in: run meshctl login LINK --as NAME (meshhub link prints the link)"))
+		err = errors.New("not logged in: run meshctl login LINK --as NAME (meshhub link prints the link)")
 	}
 	if err != nil {
-		return nil, p, cli.Exit(cli.ExitNoAccess, err)
+		return nil, cli.Exit(cli.ExitNoAccess, err)
 	}
 	token, _ := m.app.Getenv(api.TaskTokenEnv)
 	c, err := client.New(p, token)
-	return c, p, err
+	if err != nil {
+		return nil, cli.Exit(cli.ExitNoAccess, err)
+	}
+	return c, nil
 }
 
 // with runs fn with a connection and gives its errors their exit codes.
 func (m *Main) with(fn func(cmd *cobra.Command, args []string, c *client.Client) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		c, _, err := m.connect(cmd)
+		c, err := m.connect(cmd)
 		if err != nil {
 			return err
 		}
@@ -95,7 +97,7 @@ func (m *Main) login() *cobra.Command {
 		Use:     "login LINK --as NAME",
 		Short:   "Log in at a hub",
 		Long:    "Takes the mesh's password (MESH_PASSWORD, --password-file or a prompt) and keeps the credential that the hub issues, readable by you only. --same-as-node uses the identity of this machine's node instead.",
-		Example: "  meshctl login 'mesh://hub.local:8443?pin=sha256:…' --as laptop",
+		Example: "  meshctl login 'mesh://192.0.2.7:8443?pin=sha256:5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef' --as laptop",
 		Args:    cobra.MaximumNArgs(1),
 		RunE:    m.runLogin,
 	}
@@ -115,30 +117,37 @@ func (m *Main) runLogin(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	f := cmd.Flags()
-	if same, _ := f.GetBool("same-as-node"); same {
-		return m.sameAsNode(cmd, path)
-	}
 	name, _ := f.GetString("as")
+	var link auth.Link
+	if len(args) > 0 {
+		if link, err = auth.ParseLink(args[0]); err != nil {
+			return cli.Exit(cli.ExitUsage, err)
+		}
+	}
+	if same, _ := f.GetBool("same-as-node"); same {
+		return m.sameAsNode(cmd, path, link, name)
+	}
 	switch {
 	case len(args) == 0:
 		return cli.Usage("which hub? give its join link (meshhub link prints it)")
 	case !api.ValidName(name):
-		return cli.Usage("--as is a name of %s", api.NameRule)
-	}
-	link, err := auth.ParseLink(args[0])
-	if err != nil {
-		return cli.Exit(cli.ExitUsage, err)
-	}
-	pw, err := m.app.Password(cmd, false)
-	if err != nil {
-		return err
+		return cli.Usage("--as is the name of this controller: %s", api.NameRule)
 	}
 	ca, _ := f.GetString("ca")
+	if ca != "" {
+		if ca, err = filepath.Abs(ca); err != nil {
+			return err
+		}
+	}
 	hc, err := link.HTTPClient(ca)
 	if err != nil {
 		return cli.Exit(cli.ExitUsage, err)
 	}
 	defer hc.CloseIdleConnections()
+	pw, err := m.app.Password(cmd, false)
+	if err != nil {
+		return err
+	}
 	operator, _ := f.GetBool("operator")
 	is, err := auth.Enroll(cmd.Context(), hc, link, auth.EnrollLogin, api.Login{
 		Name: name, Password: pw.Reveal(), Operator: operator, Platform: runtime.GOOS + "/" + runtime.GOARCH,
@@ -154,9 +163,10 @@ func (m *Main) runLogin(cmd *cobra.Command, args []string) error {
 }
 
 // sameAsNode takes the identity of the machine's node over, so that both are one
-// (semantics 9).
-func (m *Main) sameAsNode(cmd *cobra.Command, path string) error {
+// (semantics 9). A link and a name may be given and must then be the node's.
+func (m *Main) sameAsNode(cmd *cobra.Command, path string, link auth.Link, name string) error {
 	dir, _ := cmd.Flags().GetString("node-data")
+	operator, _ := cmd.Flags().GetBool("operator")
 	if dir == "" {
 		var err error
 		if dir, err = m.app.DataDir("node"); err != nil {
@@ -164,29 +174,24 @@ func (m *Main) sameAsNode(cmd *cobra.Command, path string) error {
 		}
 	}
 	p, err := auth.LoadProfile(filepath.Join(dir, "node.json"))
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return cli.Usage("no node has joined from %s; name its directory with --node-data", dir)
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	case operator:
+		return cli.Usage("--operator and --same-as-node exclude each other: a node is no operator")
+	case name != "" && name != p.Name:
+		return cli.Usage("the node of this machine is %s, not %s", p.Name, name)
+	case link != (auth.Link{}) && link != p.Link && (link.Pin == "" || link.Pin != p.Link.Pin):
+		return cli.Usage("the node of this machine has joined another hub, at %s", p.Link.BaseURL())
+	}
+	if link != (auth.Link{}) {
+		p.Link = link // the same hub at the address that is asked for
 	}
 	if err := auth.SaveProfile(path, p); err != nil {
 		return err
 	}
 	fmt.Fprintf(m.app.Stderr, "logged in as %s, the node of this machine\n", p.Name)
 	return nil
-}
-
-// since shows an age.
-func since(t time.Time) string {
-	d := time.Since(t)
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(max(d, 0).Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }

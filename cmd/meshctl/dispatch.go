@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,9 +22,7 @@ func (m *Main) dispatch() *cobra.Command {
 		Short:   "Hand a task to one node, several or all",
 		Long:    "Hands a task over and waits for the results. The text comes after --; - or no text reads stdin. Exit codes: 0 all done, 1 some not done, 2 usage, 3 cannot reach or not allowed, 4 still running when the wait ended, 5 a question waits.",
 		Example: "  meshctl dispatch alpha beta --timeout 10m -- run the tests and say what fails",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return m.with(m.runDispatch)(cmd, args)
-		},
+		RunE:    m.with(m.runDispatch),
 	}
 	f := cmd.Flags()
 	f.Bool("all", false, "every node that is online now")
@@ -68,7 +65,7 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	for _, t := range targets {
 		tid := id
 		if tid == "" {
-			tid = mesh.NewID(m.me(cmd))
+			tid = mesh.NewID(c.Name())
 		}
 		d.Targets = append(d.Targets, api.DispatchTarget{Name: t, ID: tid})
 	}
@@ -76,7 +73,10 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 		return err
 	}
 	tasks, err := c.Dispatch(cmd.Context(), d)
-	if err != nil {
+	switch {
+	case errors.Is(err, client.ErrUnreachable):
+		return fmt.Errorf("%w\nit may have been taken all the same; look with: meshctl task show %s", err, idsOf(d))
+	case err != nil:
 		return err
 	}
 	if detach, _ := cmd.Flags().GetBool("detach"); detach {
@@ -84,14 +84,6 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	}
 	timeout, _ := cmd.Flags().GetDuration("timeout")
 	return m.waitFor(cmd, c, tasks, timeout)
-}
-
-// me is the name that task ids start with.
-func (m *Main) me(cmd *cobra.Command) string {
-	if _, p, err := m.connect(cmd); err == nil {
-		return p.Name
-	}
-	return "task"
 }
 
 // split takes the targets before -- and the text behind it apart.
@@ -174,8 +166,7 @@ func (m *Main) everyNode(cmd *cobra.Command, c *client.Client) ([]string, error)
 
 // text is what stands behind --, or stdin.
 func (m *Main) text(words []string) (string, error) {
-	if len(words) > 0 && !(len(words) == 1 && words[0] == "-") {
-		text := strings.Join(words, " ")
+	if text := strings.Join(words, " "); len(words) > 0 && text != "-" {
 		if strings.TrimSpace(text) == "" {
 			return "", cli.Usage("the text is empty")
 		}
@@ -203,31 +194,18 @@ func (m *Main) stdin(what string) (string, error) {
 
 func (m *Main) detached(cmd *cobra.Command, tasks []api.Task) error {
 	for _, t := range tasks {
-		if cli.AsJSON(cmd) {
-			if err := jsonLine(m.app.Stdout, t); err != nil {
-				return err
-			}
-			continue
+		if err := m.printOne(cmd, t); err != nil {
+			return err
 		}
-		printLine(m.app.Stdout, m.style(), t)
 	}
 	return nil
 }
 
-// waitFor shows the tasks until all are settled, one asks and none else runs, or
-// the wait ends.
-func (m *Main) waitFor(cmd *cobra.Command, c *client.Client, tasks []api.Task, timeout time.Duration) error {
-	ctx := cmd.Context()
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+// idsOf lists the ids of a dispatch.
+func idsOf(d api.Dispatch) string {
+	ids := make([]string, len(d.Targets))
+	for i, t := range d.Targets {
+		ids[i] = t.ID
 	}
-	b := newBoard(m, cli.AsJSON(cmd), tasks)
-	err := b.watch(ctx, c)
-	b.close()
-	if err != nil && ctx.Err() == nil {
-		return err
-	}
-	return b.verdict(m, cmd)
+	return strings.Join(ids, " ")
 }

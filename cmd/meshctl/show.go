@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -17,17 +16,11 @@ type style struct{ colour bool }
 
 // style follows https://no-color.org and the terminal.
 func (m *Main) style() style {
-	no, set := m.app.Getenv("NO_COLOR")
-	return style{colour: m.app.StdoutTerminal && !(set && no != "")}
+	no, _ := m.app.Getenv("NO_COLOR")
+	return style{colour: m.app.StdoutTerminal && no == ""}
 }
 
-func (s style) paint(code, text string) string {
-	if !s.colour || code == "" {
-		return text
-	}
-	return "\x1b[" + code + "m" + text + "\x1b[0m"
-}
-
+// Colours, as the numbers of the escape sequence.
 const (
 	red    = "31"
 	green  = "32"
@@ -35,34 +28,46 @@ const (
 	dim    = "2"
 )
 
-// ctx shows a session's fill: neutral below 60, yellow from 60, red from 80
-// (mesh-protocol.md §9).
+func (s style) paint(colour, text string) string {
+	if !s.colour || colour == "" {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+func (s style) state(st api.State) string { return s.paint(stateColour(st), string(st)) }
+
+func stateColour(st api.State) string {
+	switch st {
+	case api.StateDone:
+		return green
+	case api.StateFailed, api.StateRefused, api.StateExpired:
+		return red
+	case api.StatePartial, api.StateQuestion, api.StateUnknown:
+		return yellow
+	case api.StateCanceled:
+		return dim
+	}
+	return ""
+}
+
+// ctx shows a session's fill.
 func (s style) ctx(p *int) string {
 	if p == nil {
 		return "-"
 	}
-	text := fmt.Sprintf("ctx %d%%", *p)
-	switch {
-	case *p >= 80:
-		return s.paint(red, text)
-	case *p >= 60:
-		return s.paint(yellow, text)
-	}
-	return text
+	return s.paint(ctxColour(*p), fmt.Sprintf("ctx %d%%", *p))
 }
 
-func (s style) state(st api.State) string {
-	switch st {
-	case api.StateDone:
-		return s.paint(green, string(st))
-	case api.StateFailed, api.StateRefused, api.StateExpired:
-		return s.paint(red, string(st))
-	case api.StatePartial, api.StateQuestion, api.StateUnknown:
-		return s.paint(yellow, string(st))
-	case api.StateCanceled:
-		return s.paint(dim, string(st))
+// ctxColour is neutral below 60, yellow from 60, red from 80 (mesh-protocol.md §9).
+func ctxColour(percent int) string {
+	switch {
+	case percent >= 80:
+		return red
+	case percent >= 60:
+		return yellow
 	}
-	return string(st)
+	return ""
 }
 
 // headline is what a task has to say in one line.
@@ -78,8 +83,8 @@ func headline(t api.Task) string {
 	return mesh.CleanLine(t.Progress)
 }
 
-// printLine is a task as one plain line.
-func printLine(w io.Writer, s style, t api.Task) {
+// printTask prints a task in a few plain lines.
+func printTask(w io.Writer, s style, t api.Task) {
 	parts := []string{t.Target, s.state(t.State)}
 	if t.DurationMS != nil && *t.DurationMS > 0 {
 		parts = append(parts, (time.Duration(*t.DurationMS) * time.Millisecond).Round(100*time.Millisecond).String())
@@ -128,9 +133,9 @@ func otherFlags(t api.Task) string {
 	return strings.Join(out, ", ")
 }
 
-// printTask is everything about one task.
-func printTask(w io.Writer, s style, t api.Task) {
-	printLine(w, s, t)
+// printWhole prints everything about one task.
+func printWhole(w io.Writer, s style, t api.Task) {
+	printTask(w, s, t)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(k, v string) {
 		if v != "" {
@@ -150,24 +155,27 @@ func printTask(w io.Writer, s style, t api.Task) {
 		row("error", mesh.CleanLine(t.Error.Code+": "+t.Error.Message))
 	}
 	for _, st := range t.Life {
-		row(st.At.Local().Format("15:04:05.000"), strings.TrimSpace(fmt.Sprintf("%s  attempt %d turn %d  %s", st.State, st.Attempt, st.Turn, st.Note)))
+		row(st.At.Local().Format("15:04:05.000"), strings.TrimSpace(fmt.Sprintf("%s  attempt %d turn %d  %s", st.State, st.Attempt, st.Turn, mesh.CleanLine(st.Note))))
 	}
 	_ = tw.Flush()
 	block(w, "text", t.Text)
 	block(w, "reply", t.Reply)
 }
 
-// block prints a text of several lines with its control characters removed.
+// block prints a text of several lines without its control characters.
 func block(w io.Writer, name, text string) {
 	if text == "" {
 		return
 	}
 	fmt.Fprintf(w, "  --- %s\n", name)
-	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
-		fmt.Fprintln(w, "  "+mesh.CleanLine(line))
+	for line := range strings.Lines(text) {
+		fmt.Fprintln(w, "  "+clean(line))
 	}
 }
 
-// jsonLine writes one JSON object on a line of its own. The contract's fields come
-// first; texts and life are left to task show.
-func jsonLine(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
+// clean takes control characters out of a line and keeps its indent, which matters
+// in code.
+func clean(line string) string {
+	indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+	return strings.TrimRight(strings.ReplaceAll(indent, "\t", "    ")+mesh.CleanLine(line), " ")
+}

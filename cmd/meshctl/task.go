@@ -74,7 +74,7 @@ func (m *Main) listed(cmd *cobra.Command, tasks []api.Task) error {
 	s := m.style()
 	for _, t := range tasks {
 		if cli.AsJSON(cmd) {
-			if err := jsonLine(m.app.Stdout, t); err != nil {
+			if err := m.app.JSONLine(t); err != nil {
 				return err
 			}
 			continue
@@ -114,12 +114,12 @@ func (m *Main) taskShow() *cobra.Command {
 					return err
 				}
 				if cli.AsJSON(cmd) {
-					if err := jsonLine(m.app.Stdout, t); err != nil {
+					if err := m.app.JSONLine(t); err != nil {
 						return err
 					}
 					continue
 				}
-				printTask(m.app.Stdout, m.style(), t)
+				printWhole(m.app.Stdout, m.style(), t)
 			}
 			return nil
 		}),
@@ -152,6 +152,15 @@ func (m *Main) taskWait() *cobra.Command {
 	return cmd
 }
 
+// printOne prints a task as it is now.
+func (m *Main) printOne(cmd *cobra.Command, t api.Task) error {
+	if cli.AsJSON(cmd) {
+		return m.app.JSONLine(t)
+	}
+	printTask(m.app.Stdout, m.style(), t)
+	return nil
+}
+
 // each runs one change per id and prints the task.
 func (m *Main) each(do func(cmd *cobra.Command, c *client.Client, id string) (api.Task, error)) func(*cobra.Command, []string) error {
 	return m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
@@ -160,12 +169,7 @@ func (m *Main) each(do func(cmd *cobra.Command, c *client.Client, id string) (ap
 			if err != nil {
 				return fmt.Errorf("%s: %w", id, err)
 			}
-			if cli.AsJSON(cmd) {
-				err = jsonLine(m.app.Stdout, t)
-			} else {
-				printLine(m.app.Stdout, m.style(), t)
-			}
-			if err != nil {
+			if err := m.printOne(cmd, t); err != nil {
 				return err
 			}
 		}
@@ -223,27 +227,10 @@ func (m *Main) taskAnswer() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if cli.AsJSON(cmd) {
-				return jsonLine(m.app.Stdout, t)
-			}
-			printLine(m.app.Stdout, m.style(), t)
-			return nil
+			return m.printOne(cmd, t)
 		}),
 	}
 	cmd.Flags().String("question", "", "id of the question that is meant (default: the one that waits)")
-	cli.JSONFlag(cmd)
-	return cmd
-}
-
-func (m *Main) taskEvents() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "events ID", Short: "Follow one task's events", Example: "  meshctl task events laptop-m5x2k9-7f3q", Args: oneID,
-		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
-			return m.follow(cmd, func(fn func(api.Event) error, lost func(error)) error {
-				return c.TaskEvents(cmd.Context(), args[0], fn, lost)
-			})
-		}),
-	}
 	cli.JSONFlag(cmd)
 	return cmd
 }

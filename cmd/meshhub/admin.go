@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,7 +37,7 @@ func (m *Main) admin(cmd *cobra.Command, fn func(admin) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	return fn(admin{cmd.Context(), hc})
+	return cli.Coded(fn(admin{cmd.Context(), hc}))
 }
 
 // mustExist keeps the commands that look after data from making a store where
@@ -111,10 +110,11 @@ func (m *Main) passwd() *cobra.Command {
 				return err
 			}
 			err = admin{cmd.Context(), hc}.call(http.MethodPost, "/v1/passwd", hubapi.Passwd{Password: pw.Reveal(), RevokeAll: all}, nil)
-			if err = errors.Join(err, done()); err == nil {
-				fmt.Fprintln(m.app.Stderr, "the password is set")
+			if err = errors.Join(err, done()); err != nil {
+				return cli.Coded(err)
 			}
-			return err
+			fmt.Fprintln(m.app.Stderr, "the password is set")
+			return nil
 		},
 	}
 	dataFlag(cmd)
@@ -153,14 +153,14 @@ func (m *Main) nodes() *cobra.Command {
 				if err := a.call(http.MethodGet, "/v1/nodes", nil, &list); err != nil {
 					return err
 				}
-				return listing(m, cmd, list.Nodes, "NAME\tSTATE\tSINCE\tPLATFORM\tAGENT\tHEALTH", func(n api.Node) string {
-					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", n.Name, n.State, n.Since.Format(time.RFC3339), dash(n.Platform), dash(n.Agent.Kind), dash(n.Agent.Health))
+				return cli.List(m.app, cmd, list.Nodes, "NAME\tSTATE\tSINCE\tPLATFORM\tAGENT\tHEALTH", func(n api.Node) string {
+					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", n.Name, n.State, n.Since.Format(time.RFC3339), cli.Or(n.Platform), cli.Or(n.Agent.Kind), cli.Or(n.Agent.Health))
 				})
 			})
 		},
 	}
 	dataFlag(cmd)
-	cmd.Flags().Bool("json", false, "one JSON object per line")
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -173,14 +173,14 @@ func (m *Main) credentials() *cobra.Command {
 				if err := a.call(http.MethodGet, "/v1/credentials", nil, &list); err != nil {
 					return err
 				}
-				return listing(m, cmd, list.Credentials, "NAME\tROLE\tCREATED\tLAST USED\tREVOKED", func(c api.Credential) string {
+				return cli.List(m.app, cmd, list.Credentials, "NAME\tROLE\tCREATED\tLAST USED\tREVOKED", func(c api.Credential) string {
 					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", c.Name, c.Role, c.CreatedAt.Format(time.RFC3339), when(c.LastUsed), when(c.RevokedAt))
 				})
 			})
 		},
 	}
 	dataFlag(cmd)
-	cmd.Flags().Bool("json", false, "one JSON object per line")
+	cli.JSONFlag(cmd)
 	return cmd
 }
 
@@ -198,78 +198,6 @@ func (m *Main) revoke() *cobra.Command {
 		},
 	}
 	dataFlag(cmd)
-	return cmd
-}
-
-func (m *Main) backup() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "backup FILE", Short: "Copy the store, of a running hub too", Example: "  meshhub backup mesh.bak", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return m.admin(cmd, func(a admin) error { return a.backup(args[0]) })
-		},
-	}
-	dataFlag(cmd)
-	return cmd
-}
-
-// backup writes into a file that is only given its name once it is whole.
-func (a admin) backup(file string) (err error) {
-	if _, err := os.Lstat(file); err == nil {
-		return cli.Usage("%s exists; name another file", file)
-	}
-	req, err := http.NewRequestWithContext(a.ctx, http.MethodGet, "http://local/v1/backup", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := a.hc.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return api.DecodeError(resp.StatusCode, data)
-	}
-	part := file + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, resp.Body)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return errors.Join(fmt.Errorf("backup: %w", err), os.Remove(part))
-	}
-	return os.Rename(part, file)
-}
-
-func (m *Main) restore() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     "restore FILE",
-		Short:   "Make a data directory from a backup",
-		Long:    "Makes the store of --data from a backup; an existing store is never overwritten. What happened since the backup is undone: credentials issued since are unknown, those revoked since are valid again. --revoke-all closes that door.",
-		Example: "  meshhub restore mesh.bak --data /srv/mesh-hub", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := m.dataDir(cmd)
-			if err != nil {
-				return err
-			}
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				return err
-			}
-			r, err := bolt.Restore(cmd.Context(), args[0], dir)
-			if err != nil {
-				return err
-			}
-			m.tellRestored(r)
-			if all, _ := cmd.Flags().GetBool("revoke-all"); !all {
-				return nil
-			}
-			return m.admin(cmd, func(a admin) error { return a.call(http.MethodPost, "/v1/revoke-all", nil, nil) })
-		},
-	}
-	dataFlag(cmd)
-	cmd.Flags().Bool("revoke-all", false, "revoke every credential in it")
 	return cmd
 }
 
@@ -324,51 +252,9 @@ func (m *Main) compact() *cobra.Command {
 	return cmd
 }
 
-// listing prints a table, or one JSON object per line.
-func listing[T any](m *Main, cmd *cobra.Command, rows []T, head string, row func(T) string) error {
-	if asJSON, _ := cmd.Flags().GetBool("json"); asJSON {
-		enc := json.NewEncoder(m.app.Stdout)
-		for _, r := range rows {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	w := tabwriter.NewWriter(m.app.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, head)
-	for _, r := range rows {
-		fmt.Fprintln(w, row(r))
-	}
-	return w.Flush()
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return mesh.CleanLine(s)
-}
-
 func when(t *time.Time) string {
 	if t == nil {
 		return "-"
 	}
 	return t.Format(time.RFC3339)
-}
-
-// tellRestored lists what the restore undid (semantics 10).
-func (m *Main) tellRestored(r bolt.Restored) {
-	w := m.app.Stderr
-	asOf := "an unknown time"
-	if !r.AsOf.IsZero() {
-		asOf = r.AsOf.Format(time.RFC3339)
-	}
-	fmt.Fprintf(w, "restored hub %s as of %s: %d tasks, %d of them open\n", r.Info.HubID, asOf, r.Tasks, r.Open)
-	fmt.Fprintln(w, "undone: tasks, sessions, credentials, revocations and password changes since then")
-	fmt.Fprintf(w, "valid again (%d were revoked before and stay so):\n", r.Revoked)
-	for _, c := range r.Credentials {
-		fmt.Fprintf(w, "  %s (%s), issued %s\n", mesh.CleanLine(c.Name), c.Role, c.CreatedAt.Format(time.RFC3339))
-	}
-	fmt.Fprintln(w, "revoke what should not be: meshhub revoke NAME, or restore with --revoke-all")
 }

@@ -55,12 +55,12 @@ var ErrUnreachable = errors.New("the hub does not answer")
 
 // Client is a controller's connection to its hub. Safe for concurrent use.
 type Client struct {
-	hc    *http.Client
-	base  string
-	name  string
-	cred  auth.Secret
-	token string
-	pace  pace
+	hc   *http.Client
+	base string
+	name string
+	pace pace
+	// sign adds credential and token; a function, because fmt prints fields.
+	sign func(http.Header)
 }
 
 // New makes a client of the hub that the profile was issued by; token is the
@@ -71,7 +71,12 @@ func New(p auth.Profile, token string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{hc: hc, base: p.Link.BaseURL(), name: p.Name, cred: p.Credential, token: token, pace: usualPace}, nil
+	return &Client{hc: hc, base: p.Link.BaseURL(), name: p.Name, pace: usualPace, sign: func(h http.Header) {
+		h.Set("Authorization", "Bearer "+p.Credential.Reveal())
+		if token != "" {
+			h.Set(api.TaskTokenHeader, token)
+		}
+	}}, nil
 }
 
 // Name is who the client is at the hub.
@@ -281,10 +286,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any, header h
 	if kind != "" {
 		req.Header.Set("Content-Type", kind)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.cred.Reveal())
-	if c.token != "" {
-		req.Header.Set(api.TaskTokenHeader, c.token)
-	}
+	c.sign(req.Header)
 	resp, err := c.hc.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)

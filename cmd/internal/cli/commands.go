@@ -32,7 +32,7 @@ func (a *App) prepare(root *cobra.Command, args []string) {
 	each(root, func(cmd *cobra.Command) {
 		check := cmd.Args
 		if !cmd.Runnable() {
-			// Without this cobra shows the help of `task` for `task sohw`, and succeeds.
+			// Without this cobra takes `task lsit` for `task`: it shows help and succeeds.
 			check = noSuchCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		}
@@ -101,15 +101,6 @@ func collectFlags(cmd *cobra.Command, into map[string]bool) {
 		c.LocalFlags().VisitAll(add)
 		c.PersistentFlags().VisitAll(add)
 	})
-}
-
-// JSONFlag adds --json to a command that lists or shows.
-func JSONFlag(cmd *cobra.Command) { cmd.Flags().Bool("json", false, "one JSON object per line") }
-
-// AsJSON says whether --json was given.
-func AsJSON(cmd *cobra.Command) bool {
-	b, _ := cmd.Flags().GetBool("json")
-	return b
 }
 
 // Coded gives what a hub or node answered its exit code: ExitNoAccess for what

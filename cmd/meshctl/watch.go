@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/hub/client"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
+)
+
+func (m *Main) watch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "watch", Short: "Show live events", Example: "  meshctl watch --json", Args: cobra.NoArgs,
+		RunE: m.with(func(cmd *cobra.Command, _ []string, c *client.Client) error {
+			return m.follow(cmd, func(fn func(api.Event) error, lost func(error)) error {
+				return c.Events(cmd.Context(), fn, lost)
+			})
+		}),
+	}
+	cli.JSONFlag(cmd)
+	return cmd
+}
+
+func (m *Main) taskEvents() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "events ID", Short: "Follow one task's events", Example: "  meshctl task events laptop-m5x2k9-7f3q", Args: oneID,
+		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			return m.follow(cmd, func(fn func(api.Event) error, lost func(error)) error {
+				return c.TaskEvents(cmd.Context(), args[0], fn, lost)
+			})
+		}),
+	}
+	cli.JSONFlag(cmd)
+	return cmd
+}
+
+// follow prints events until Ctrl-C, which is the normal end of watching.
+func (m *Main) follow(cmd *cobra.Command, run func(func(api.Event) error, func(error)) error) error {
+	print := m.printEvent
+	if cli.AsJSON(cmd) {
+		print = m.jsonEvent
+	}
+	err := run(print, func(err error) { fmt.Fprintln(m.app.Stderr, "connection lost, trying again:", err) })
+	if cmd.Context().Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// jsonEvent prints every event but heartbeats.
+func (m *Main) jsonEvent(e api.Event) error {
+	if e.Type == api.EventBeat {
+		return nil
+	}
+	return m.app.JSONLine(struct {
+		ID   string          `json:"id,omitempty"`
+		Type string          `json:"type"`
+		Data json.RawMessage `json:"data"`
+	}{e.ID, e.Type, e.Data})
+}
+
+// printEvent prints what people may want to see.
+func (m *Main) printEvent(e api.Event) error {
+	at := time.Now().Format(time.TimeOnly)
+	switch e.Type {
+	case api.EventTask:
+		var t api.Task
+		if err := json.Unmarshal(e.Data, &t); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(m.app.Stdout, "%s  %s -> %s  %s  %s  %s\n", at, t.Controller, t.Target, m.style().state(t.State), t.Task, headline(t))
+		return err
+	case api.EventNode:
+		var n api.Node
+		if err := json.Unmarshal(e.Data, &n); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(m.app.Stdout, "%s  node %s  %s  %s\n", at, n.Name, n.State, mesh.CleanLine(n.Agent.Health))
+		return err
+	case api.EventResync:
+		fmt.Fprintln(m.app.Stderr, at, " some events may be missing here")
+	}
+	return nil
+}
