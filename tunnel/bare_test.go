@@ -169,6 +169,7 @@ func TestCloseCodesOfOthersAreUnderstood(t *testing.T) {
 }
 
 func TestAPeerThatDoesNotAnswerTheCloseFrameHoldsNothingUp(t *testing.T) {
+	t.Parallel() // it mostly waits
 	h := newHub(t, tunnel.Config{}, nil)
 	conn, hubSide := bareNode(t, h, nil)
 	closed := make(chan struct{})

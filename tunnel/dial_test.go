@@ -500,6 +500,7 @@ func TestDialGoesThroughProxies(t *testing.T) {
 }
 
 func TestTheEnvironmentChoosesTheProxy(t *testing.T) {
+	t.Parallel() // it mostly waits
 	// In a process of its own: net/http reads the environment once.
 	h := newTLSHub(t, tunnel.Config{})
 	p := newConnectProxy(t, h.Listener.Addr().String(), false)

@@ -88,6 +88,7 @@ func quick() tunnel.Config {
 }
 
 func TestAFrozenNetworkIsNoticedAtBothEnds(t *testing.T) {
+	t.Parallel() // it mostly waits
 	t.Run("when idle", func(t *testing.T) {
 		h := newHub(t, quick(), nil)
 		f, addr := newFreezer(t, h.URL)
@@ -156,6 +157,7 @@ func TestAnIdleTunnelLivesOnHeartbeatsAlone(t *testing.T) {
 }
 
 func TestBytesThatComeInOutweighAPongThatDoesNot(t *testing.T) {
+	t.Parallel() // it mostly waits
 	// The hub's side is a peer of the test's own: it answers no ping but sends one
 	// mux frame of its own after the other.
 	raw, nodeSide := bareHub(t, tunnel.Config{Heartbeat: 100 * time.Millisecond, HeartbeatTimeout: 700 * time.Millisecond})
@@ -176,6 +178,7 @@ func TestBytesThatComeInOutweighAPongThatDoesNot(t *testing.T) {
 }
 
 func TestAStalledWriteEndsTheSessionOnBothSides(t *testing.T) {
+	t.Parallel()                                               // it mostly waits
 	cfg := tunnel.Config{WriteTimeout: 200 * time.Millisecond} // heartbeats far away
 	check := func(t *testing.T, f *freezer, hubSide, nodeSide *tunnel.Session) {
 		f.freeze()
@@ -203,6 +206,7 @@ func TestAStalledWriteEndsTheSessionOnBothSides(t *testing.T) {
 }
 
 func TestWriteDeadlinesNeverEndAHealthySession(t *testing.T) {
+	t.Parallel() // it mostly waits
 	// Deadlines that run out between writes, and are set again right then: with
 	// timers that cancel contexts this kills connections within a second.
 	const limit = 120 * time.Millisecond // longer than a busy machine holds a goroutine back
@@ -282,6 +286,7 @@ func TestAfterASleepTheTunnelIsProbedAtOnce(t *testing.T) {
 }
 
 func TestKeepRecoversAfterAThaw(t *testing.T) {
+	t.Parallel() // it mostly waits
 	h := newHub(t, quick(), nil)
 	f, addr := newFreezer(t, h.URL)
 	up := make(chan *tunnel.Session, 16)

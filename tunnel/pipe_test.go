@@ -120,6 +120,7 @@ func TestServicePipeCarriesBytesBothWays(t *testing.T) {
 }
 
 func TestServicePipePassesAHalfCloseOn(t *testing.T) {
+	t.Parallel() // it mostly waits
 	t.Run("from the hub", func(t *testing.T) {
 		hubEnd, server, _ := piped(t)
 		_, _ = io.WriteString(hubEnd, "count me")
@@ -175,12 +176,14 @@ func wantBroken(t *testing.T, server *net.TCPConn) {
 func TestCancellingReachesTheServer(t *testing.T) {
 	const gone = "the pipe to let go of the server, which does nothing by itself"
 	t.Run("while it waits", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		_ = hubEnd.Close()
 		receive(t, closed, gone)
 		wantBroken(t, server)
 	})
 	t.Run("while it sends to a caller that does not read", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		sent := make(chan error, 1)
 		go func() {
@@ -197,6 +200,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		}
 	})
 	t.Run("while it does not read what the caller sends", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		fill(t, hubEnd)
 		_ = hubEnd.Close()
@@ -204,6 +208,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		wantBroken(t, server)
 	})
 	t.Run("while it does not read the end of what the caller sends", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		fill(t, hubEnd)
 		if err := hubEnd.CloseWrite(); err != nil {
@@ -214,6 +219,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		wantBroken(t, server)
 	})
 	t.Run("while it does not read and has nothing more to say", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		if err := server.CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -227,6 +233,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		wantBroken(t, server)
 	})
 	t.Run("after the caller's half-close", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		if err := hubEnd.CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -238,6 +245,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		receive(t, closed, gone)
 	})
 	t.Run("by loss of the tunnel", func(t *testing.T) {
+		t.Parallel()
 		hubEnd, server, closed := piped(t)
 		_ = hubEnd.Session().CloseWith(tunnel.ReasonLost)
 		receive(t, closed, gone)
