@@ -49,7 +49,8 @@ type Config struct {
 	// of Heartbeat, at most 5 s.
 	ClockCheck time.Duration
 	// WriteTimeout is how long one write (a frame or a part of it, at most 64 KiB)
-	// may stall before the session ends with ReasonStalled. 0: 10 s.
+	// may take before the session ends with ReasonStalled; a link that moves less
+	// than 64 KiB in that time counts as stalled. 0: 10 s.
 	WriteTimeout time.Duration
 	// Window is the largest receive window per stream, in bytes, from MinWindow to
 	// MaxWindow. A stream whose reader does not keep up stays at MinWindow.

@@ -10,6 +10,18 @@
 // ended. It does not authenticate anybody, does not retry a request, and does
 // not encrypt beyond the TLS of its URL.
 //
+// # Bounds
+//
+// Every queue has an end, and this is what happens there:
+//
+//	what waits                      bound                  beyond it
+//	mux frames to be written        64 of 64 KiB           writers wait; WriteTimeout ends the session
+//	unsent bytes in the kernel      64 KiB where it can    the next frame waits
+//	unread bytes of a stream        Config.Window          its writer waits, nobody else
+//	streams opened, not answered    256                    Open waits, within its context
+//	streams of the other side       MaxIncomingStreams     reset
+//	streams that nobody accepts     PreambleTimeout        reset
+//
 // # Wire
 //
 // The dialer sends a WebSocket upgrade (RFC 6455, HTTP/1.1, ALPN http/1.1 when

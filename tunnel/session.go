@@ -41,7 +41,7 @@ type Session struct {
 	watch  *watchdog
 	opened time.Time
 
-	ctx    context.Context // ends with the session; for dials to services
+	ctx    context.Context // ends with the session, after done
 	cancel context.CancelFunc
 
 	incoming chan net.Conn // unbuffered; a stream that nobody takes is reset
@@ -205,6 +205,10 @@ func (s *Session) abort(e *CloseError) {
 // Done is closed when the session is over: its streams fail from then on, and
 // Err says why. Goroutines may still be ending; Close waits for those.
 func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Context ends when the session is over. It spares who waits for that a goroutine
+// (context.AfterFunc).
+func (s *Session) Context() context.Context { return s.ctx }
 
 // Err is nil until Done is closed and then a *CloseError.
 func (s *Session) Err() error {

@@ -162,6 +162,7 @@ func TestTheOtherSideLearnsTheReason(t *testing.T) {
 			if e := wantEnd(t, hubSide, tt.give); e.Remote {
 				t.Error("the closing side blames the other")
 			}
+			receive(t, nodeSide.Context().Done(), "the session's context to end")
 			if !errors.Is(nodeSide.Err(), net.ErrClosed) {
 				t.Error("the error does not match net.ErrClosed")
 			}
@@ -172,6 +173,29 @@ func TestTheOtherSideLearnsTheReason(t *testing.T) {
 				t.Errorf("Open gives %v", err)
 			}
 		})
+	}
+}
+
+func TestEndsReadLikeSentences(t *testing.T) {
+	for err, want := range map[error]string{
+		&tunnel.CloseError{Reason: tunnel.ReasonShutdown, Remote: true}:                 "tunnel ended by the other side: shutdown",
+		&tunnel.CloseError{Reason: tunnel.ReasonLost, Err: errors.New("read: timeout")}: "tunnel ended: lost: read: timeout",
+		&tunnel.CloseError{Reason: 99}:                                                  "tunnel ended: unknown",
+		&tunnel.ResetError{Code: tunnel.ResetNoService, Remote: true}:                   "stream reset by the other side: no such service",
+		&tunnel.ResetError{Code: tunnel.ResetCanceled}:                                  "stream reset: canceled",
+		&tunnel.ResetError{Code: 77, Remote: true}:                                      "stream reset by the other side: code 77",
+	} {
+		if err.Error() != want {
+			t.Errorf("got %q, want %q", err, want)
+		}
+	}
+	seen := map[string]bool{}
+	for code := tunnel.ResetCanceled; code <= tunnel.ResetBusy; code++ {
+		text := code.String()
+		if seen[text] || strings.HasPrefix(text, "code ") {
+			t.Errorf("code %d reads %q", uint32(code), text)
+		}
+		seen[text] = true
 	}
 }
 
