@@ -120,8 +120,8 @@ func replaceNothing(path, suffix string, fill func(tmp string) error) error {
 		return diskError(err)
 	}
 	tmp := path + suffix
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove leftover: %w", diskError(err))
+	if err := removeIfThere(tmp); err != nil {
+		return err
 	}
 	err := fill(tmp)
 	if err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"time"
 
@@ -43,7 +42,7 @@ func Compact(ctx context.Context, cfg Config, dst string) (res CompactResult, er
 	cfg.owned = true
 	if dst == "" {
 		tmp := cfg.Path + compactSuffix
-		if err = os.Remove(tmp); err == nil || errors.Is(err, fs.ErrNotExist) {
+		if err = removeIfThere(tmp); err == nil {
 			res, err = compactTo(ctx, cfg, tmp)
 		}
 		if err == nil {

@@ -37,7 +37,8 @@ const (
 
 // Config says what to open and how. Path, Schema and Kind are required.
 type Config struct {
-	// Path of the database file. Beside it live <Path>.lock and <Path>.ballast.
+	// Path of the database file. Beside it live <Path>.lock and <Path>.ballast, and
+	// for a while files with other suffixes, which Open removes after a crash.
 	// Its directory is created (0700) when missing.
 	Path string
 	// Schema is the schema version of this program, at least 1. A file of a newer

@@ -68,11 +68,10 @@ type KindError struct {
 }
 
 func (e *KindError) Error() string {
-	got := e.Got
-	if got == "" {
-		got = "database of another program"
+	if e.Got == "" {
+		return fmt.Sprintf("%s is the database of another program, not a %s", e.Path, e.Want)
 	}
-	return fmt.Sprintf("%s is a %s, not a %s", e.Path, got, e.Want)
+	return fmt.Sprintf("%s is a %s, not a %s", e.Path, e.Got, e.Want)
 }
 
 // CorruptError reports a file that cannot be read. The file was not touched: it

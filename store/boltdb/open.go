@@ -68,6 +68,12 @@ func Open(cfg Config) (*DB, error) {
 
 // openLocked opens or creates the file under the process's lock and prepares it.
 func openLocked(cfg Config, deadline time.Time) (*bolt.DB, error) {
+	// What a crash left behind of files in the making.
+	for _, suffix := range []string{newSuffix, restoreSuffix, compactSuffix, probeSuffix} {
+		if err := removeIfThere(cfg.Path + suffix); err != nil {
+			return nil, err
+		}
+	}
 	if _, err := os.Lstat(cfg.Path); errors.Is(err, fs.ErrNotExist) {
 		if err := create(cfg); err != nil {
 			return nil, err
@@ -83,6 +89,14 @@ func openLocked(cfg Config, deadline time.Time) (*bolt.DB, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
+}
+
+// removeIfThere removes a leftover.
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove leftover: %w", diskError(err))
+	}
+	return nil
 }
 
 // openReadOnly opens an existing file beside other readers.
@@ -161,9 +175,6 @@ func verifyLocked(path string, deadline time.Time) error {
 // create makes a new file under another name and renames it when it is complete.
 func create(cfg Config) error {
 	tmp := cfg.Path + newSuffix
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove leftover: %w", diskError(err))
-	}
 	err := makeFile(cfg, tmp)
 	if err == nil {
 		err = os.Rename(tmp, cfg.Path)

@@ -163,10 +163,9 @@ func (v *verifier) load(id uint64) (page, error) {
 		return page{}, fmt.Errorf("page %d goes on beyond the end", id)
 	}
 	for i := id; i <= id+overflow; i++ {
-		if v.seen[i/64]&(1<<(i%64)) != 0 {
-			return page{}, fmt.Errorf("page %d is used twice", i)
+		if err := v.see(i); err != nil {
+			return page{}, err
 		}
-		v.seen[i/64] |= 1 << (i % 64)
 	}
 	if overflow > 0 {
 		big := make([]byte, int(overflow+1)*size)
@@ -178,6 +177,15 @@ func (v *verifier) load(id uint64) (page, error) {
 		}
 	}
 	return newPage(id, nil, buf), nil
+}
+
+// see marks a page, which may have one use only.
+func (v *verifier) see(id uint64) error {
+	if v.seen[id/64]&(1<<(id%64)) != 0 {
+		return fmt.Errorf("page %d is used twice", id)
+	}
+	v.seen[id/64] |= 1 << (id % 64)
+	return nil
 }
 
 func (v *verifier) buffer() []byte {
@@ -320,8 +328,12 @@ func (v *verifier) freelist() error {
 		return fmt.Errorf("%s claims %d free pages", p, count)
 	}
 	for i := range count {
-		if id := order.Uint64(ids[8*i:]); id < 2 || id >= v.meta.high {
+		id := order.Uint64(ids[8*i:])
+		if id < 2 || id >= v.meta.high {
 			return fmt.Errorf("%s: page %d does not exist", p, id)
+		}
+		if err := v.see(id); err != nil { // bbolt would overwrite a page in use
+			return err
 		}
 	}
 	return nil

@@ -191,6 +191,7 @@ func TestVerificationFindsDamageThatBoltWouldFollow(t *testing.T) {
 		"a free list of unknown type":     {freelist, func(p []byte) { order.PutUint16(p[8:], leaf) }},
 		"a free list longer than it is":   {freelist, func(p []byte) { order.PutUint16(p[10:], 60000) }},
 		"a free list with a page unknown": {freelist, func(p []byte) { order.PutUint64(p[16:], 1<<40) }},
+		"a free list with a page in use":  {freelist, func(p []byte) { copy(p[16:24], p) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			content := sample(t, true)

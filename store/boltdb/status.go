@@ -1,7 +1,6 @@
 package boltdb
 
 import (
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -111,10 +110,4 @@ func (db *DB) Status() Status {
 		_ = tx.Rollback()
 	}
 	return s
-}
-
-// String gives the line that logs and status commands print.
-func (s Status) String() string {
-	return fmt.Sprintf("%s: disk %s, %d bytes (%d free), queue %d/%d, %d commits of %.1f requests, sync %v",
-		s.Path, s.Disk, s.DataBytes, s.FreeBytes, s.Queue, s.QueueCap, s.Commits, s.MeanBatch, s.SyncMean)
 }

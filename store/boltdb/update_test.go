@@ -54,6 +54,22 @@ func TestViewWaitsUntilWhatItSeesIsSynced(t *testing.T) {
 	}
 }
 
+func TestAViewThatWaitsForAFailedSyncFails(t *testing.T) {
+	f, cfg := &fault{}, config(t)
+	cfg.Faults = f
+	db := open(t, cfg)
+	put(t, db, "a", "1")
+	db.Unsync()
+	done := make(chan error, 1)
+	go func() {
+		done <- db.View(func(*bolt.Tx) error { return errors.New("the view showed it") })
+	}()
+	eventually(t, "the view waits", db.ViewWaits)
+	f.set(syscall.EIO)
+	wantErr(t, db.Update(t.Context(), set("a", "2")), boltdb.ErrFailed)
+	wantErr(t, <-done, boltdb.ErrFailed)
+}
+
 func TestUpdatesThatWaitShareACommit(t *testing.T) {
 	for _, tc := range []struct{ requests, maxBatch, commits int }{
 		{requests: 100, maxBatch: 0, commits: 1},
