@@ -25,7 +25,9 @@ type Main struct {
 func NewMain(app *cli.App) *Main { return &Main{app: app} }
 
 // Run executes a command line and returns the exit code.
-func (m *Main) Run(ctx context.Context, args []string) int {
+func (m *Main) Run(ctx context.Context, args []string) int { return m.app.Run(ctx, m.root(), args) }
+
+func (m *Main) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "meshctl",
 		Short:   "Dispatch tasks to the nodes of an opencode mesh",
@@ -34,7 +36,7 @@ func (m *Main) Run(ctx context.Context, args []string) int {
 	}
 	root.PersistentFlags().String("profile", "default", "which login to use, for several hubs")
 	root.AddCommand(m.login(), m.nodes(), m.dispatch(), m.task(), m.envelope(), m.watch(), m.credentials(), m.revoke(), m.audit())
-	return m.app.Run(ctx, root, args)
+	return root
 }
 
 // profilePath is where the login of --profile is kept.

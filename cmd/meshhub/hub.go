@@ -22,7 +22,9 @@ type Main struct {
 func NewMain(app *cli.App) *Main { return &Main{app: app} }
 
 // Run executes a command line and returns the exit code.
-func (m *Main) Run(ctx context.Context, args []string) int {
+func (m *Main) Run(ctx context.Context, args []string) int { return m.app.Run(ctx, m.root(), args) }
+
+func (m *Main) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "meshhub",
 		Short:   "The hub of an opencode mesh",
@@ -30,7 +32,7 @@ func (m *Main) Run(ctx context.Context, args []string) int {
 		Example: "  MESH_PASSWORD=secret meshhub serve",
 	}
 	root.AddCommand(m.serve(), m.passwd(), m.link(), m.nodes(), m.credentials(), m.revoke(), m.backup(), m.restore(), m.check(), m.compact())
-	return m.app.Run(ctx, root, args)
+	return root
 }
 
 // dataFlag adds --data, whose default depends on the environment.

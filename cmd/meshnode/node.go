@@ -26,7 +26,9 @@ type Main struct {
 func NewMain(app *cli.App) *Main { return &Main{app: app} }
 
 // Run executes a command line and returns the exit code.
-func (m *Main) Run(ctx context.Context, args []string) int {
+func (m *Main) Run(ctx context.Context, args []string) int { return m.app.Run(ctx, m.root(), args) }
+
+func (m *Main) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "meshnode",
 		Short:   "One machine of an opencode mesh",
@@ -34,7 +36,7 @@ func (m *Main) Run(ctx context.Context, args []string) int {
 		Example: "  meshnode run --workspace .",
 	}
 	root.AddCommand(m.join(), m.run(), m.status(), m.held(), m.instructions())
-	return m.app.Run(ctx, root, args)
+	return root
 }
 
 // dataFlag adds --data, whose default depends on the environment.
