@@ -23,8 +23,8 @@ type Restored struct {
 	AsOf time.Time
 	// Credentials are valid from now on, also those that were revoked after AsOf.
 	Credentials []store.Credential
-	// Revoked is how many credentials were revoked before AsOf and stay so.
-	Revoked int
+	// Revoked were revoked before AsOf and stay so.
+	Revoked []store.Credential
 	// Settings are the keys of the settings that have their old value again. The
 	// password is one.
 	Settings []string
@@ -81,7 +81,7 @@ func renew(tx *bbolt.Tx) (done Restored, err error) {
 			case cred.RevokedAt.IsZero():
 				done.Credentials = append(done.Credentials, cred)
 			default:
-				done.Revoked++
+				done.Revoked = append(done.Revoked, cred)
 			}
 			return nil
 		}),

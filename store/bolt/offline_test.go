@@ -77,8 +77,8 @@ func TestRestoreTellsWhatItBringsBack(t *testing.T) {
 		creds = append(creds, c.ID)
 	}
 	slices.Sort(creds)
-	if !slices.Equal(creds, []string{"cred-alpha", "cred-beta"}) || done.Revoked != 1 {
-		t.Errorf("valid again: %v; revoked: %d", creds, done.Revoked)
+	if !slices.Equal(creds, []string{"cred-alpha", "cred-beta"}) || len(done.Revoked) != 1 || done.Revoked[0].ID != "cred-gamma" {
+		t.Errorf("valid again: %v; revoked: %+v", creds, done.Revoked)
 	}
 	if !slices.Equal(done.Settings, []string{"auth/password"}) || done.Tasks != 3 || done.Open != 2 {
 		t.Errorf("%+v", done)

@@ -136,7 +136,7 @@ func TestTheFileIsReadableByItsOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestNoCredentialIsStoredTwice(t *testing.T) {
+func TestACredentialsHashIsTheKeyOfItsRecordAndNotInIt(t *testing.T) {
 	cfg := config(t)
 	s := open(t, cfg)
 	id := store.Identity{ID: "id-1", Name: "alpha", Role: api.RoleNode, CreatedAt: start}
