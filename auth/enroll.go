@@ -27,6 +27,8 @@ const (
 	maxIssued = 64 << 10
 	// maxRetryAfter is the longest Retry-After that is believed.
 	maxRetryAfter = time.Hour
+	// PatientFor is how long Enroll waits in all for a hub that is busy with logins.
+	PatientFor = 5 * time.Second
 	// minWithheld is the length in bytes from which a password that a refusal
 	// repeats is taken for a repetition; shorter ones occur in ordinary words.
 	minWithheld = 6
@@ -35,8 +37,10 @@ const (
 // Enroll exchanges the hub's password for a credential at path EnrollJoin or
 // EnrollLogin. hc must be link.HTTPClient, or nothing verifies the hub.
 //
-// A refusal is an *api.Error, with RetryAfter if the hub said when to come back;
-// it tries once only. Other errors wrap their cause, such as ErrPinMismatch. No
+// A refusal is an *api.Error, with RetryAfter if the hub said when to come back. A
+// hub that has many logins at once says so with a short one: Enroll comes back by
+// itself while that is at most PatientFor and all waits together stay within it.
+// A wrong password is never sent twice. Other errors wrap their cause, such as ErrPinMismatch. No
 // error holds the password or the credential.
 func Enroll(ctx context.Context, hc *http.Client, link Link, path string, req api.Login) (api.Issued, error) {
 	var none api.Issued
@@ -57,6 +61,26 @@ func Enroll(ctx context.Context, hc *http.Client, link Link, path string, req ap
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", path, err)
 	}
+	for left := PatientFor; ; {
+		is, err := enrollOnce(ctx, hc, link, path, body, req.Password)
+		var refused *api.Error
+		if !errors.As(err, &refused) || refused.Code != api.CodeRateLimited || refused.RetryAfter <= 0 || refused.RetryAfter > left {
+			return is, err
+		}
+		left -= refused.RetryAfter
+		t := time.NewTimer(refused.RetryAfter)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return none, err
+		}
+	}
+}
+
+// enrollOnce makes one try.
+func enrollOnce(ctx context.Context, hc *http.Client, link Link, path string, body []byte, password string) (api.Issued, error) {
+	var none api.Issued
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, link.BaseURL()+"/v1/"+path, bytes.NewReader(body))
 	if err != nil {
 		return none, fmt.Errorf("%s: %w", path, err)
@@ -72,7 +96,7 @@ func Enroll(ctx context.Context, hc *http.Client, link Link, path string, req ap
 		return none, fmt.Errorf("%s: the hub's answer broke off: %w", path, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return none, refusal(resp, answer, req.Password)
+		return none, refusal(resp, answer, password)
 	}
 	is, err := readIssued(answer)
 	if err != nil {

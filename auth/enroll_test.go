@@ -9,6 +9,7 @@ import (
 	"log"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -252,5 +253,27 @@ func TestParseRetryAfter(t *testing.T) {
 		if got := auth.ParseRetryAfter(header, now); got != want {
 			t.Errorf("%q: got %v, want %v", header, got, want)
 		}
+	}
+}
+
+func TestAHubBusyWithLoginsIsComeBackTo(t *testing.T) {
+	tries := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if tries++; tries < 3 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: api.Errorf(api.CodeRateLimited, "busy")})
+			return
+		}
+		secret, _ := auth.NewSecret()
+		_ = json.NewEncoder(w).Encode(api.Issued{HubID: "h", IdentityID: "i", Name: "alpha", Role: api.RoleNode, Credential: secret})
+	}))
+	defer srv.Close()
+	link, err := auth.ParseLink(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := auth.Enroll(context.Background(), srv.Client(), link, auth.EnrollJoin, api.Login{Name: "alpha", Password: "secret"}); err != nil || tries != 3 {
+		t.Errorf("after %d tries: %v", tries, err)
 	}
 }

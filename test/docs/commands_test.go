@@ -14,9 +14,10 @@ import (
 // programs are the commands whose lines are checked.
 var programs = []string{"meshhub", "meshnode", "meshctl"}
 
-// commandLine is a program and what stands behind it in a line of a code block or
-// between backquotes, up to what the shell would end it with.
-var commandLine = regexp.MustCompile(`(?:^|[\s/])(meshhub|meshnode|meshctl)((?: [^\n|&;#>]*)?)`)
+// commandLine is a program at the place of a command, in a line of a code block or
+// between backquotes, and what stands behind it up to what the shell would end it
+// with.
+var commandLine = regexp.MustCompile(`(?:^|&& |sudo -u \S+ )\s*(?:[A-Z_]+=\S+ )*(?:\S*/)?(meshhub|meshnode|meshctl)((?: [^\n|&;#>]*)?)`)
 
 var quoted = regexp.MustCompile(`'[^']*'|"[^"]*"`)
 
@@ -76,11 +77,21 @@ func checkCommand(t *testing.T, page, program, rest string, uses []string, flags
 	}
 }
 
+// declared are all functions of a directory.
+func declared(t *testing.T, dir string) []*ast.FuncDecl {
+	t.Helper()
+	var out []*ast.FuncDecl
+	for _, list := range allSources(t)[dir].funcs {
+		out = append(out, list...)
+	}
+	return out
+}
+
 // useWords are the first words of the Use lines in a directory.
 func useWords(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
-	for _, f := range allSources(t)[dir].funcs {
+	for _, f := range declared(t, dir) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			kv, ok := n.(*ast.KeyValueExpr)
 			if !ok {
@@ -115,7 +126,7 @@ var flagMethods = []string{"String", "StringP", "Bool", "BoolP", "Int", "Duratio
 func flagNames(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	for _, f := range allSources(t)[dir].funcs {
+	for _, f := range declared(t, dir) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) < 3 {

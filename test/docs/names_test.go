@@ -120,3 +120,19 @@ func TestEveryPageOfDocsCanBeReachedFromTheReadme(t *testing.T) {
 		}
 	}
 }
+
+// metricName is the name of one of the hub's own metrics.
+var metricName = regexp.MustCompile(`^mesh_[a-z_]+$`)
+
+func TestOperationsPageListsEveryMetric(t *testing.T) {
+	documented, real := map[string]bool{}, map[string]bool{}
+	for _, row := range rows(read(t, "docs/operations.md"), "Metric", "Meaning") {
+		documented[strings.Trim(row[0], "`")] = true
+	}
+	for text := range allSources(t)["hub/metrics"].texts {
+		if metricName.MatchString(text) {
+			real[text] = true
+		}
+	}
+	same(t, "metric", documented, real)
+}

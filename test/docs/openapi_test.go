@@ -216,11 +216,13 @@ func TestTheTunnelsDocumentAndTheNodesRoutesAgree(t *testing.T) {
 	all := allSources(t)
 	real := map[string]bool{}
 	for dir, name := range map[string]string{"node": "Handler", "node/tasks": "Routes"} {
-		f := all[dir].funcs[name]
-		if f == nil {
+		list := all[dir].funcs[name]
+		if list == nil {
 			t.Fatalf("%s has no %s, where a node's routes were", dir, name)
 		}
-		maps.Copy(real, routesIn(f))
+		for _, f := range list {
+			maps.Copy(real, routesIn(f))
+		}
 	}
 	same(t, "route of the node", tagged(t, "node"), real)
 }

@@ -39,8 +39,8 @@ func read(t *testing.T, name string) string {
 
 // source is what the checks know of the Go files of one directory.
 type source struct {
-	funcs map[string]*ast.FuncDecl // Test…, Benchmark…, Run… and all the others
-	texts map[string]bool          // string literals, unquoted
+	funcs map[string][]*ast.FuncDecl // by name, methods of all types among them
+	texts map[string]bool            // string literals, unquoted
 }
 
 // sources parses every Go file of the tree once, whatever its build constraints,
@@ -67,7 +67,7 @@ var sources = sync.OnceValues(func() (map[string]source, error) {
 		}
 		dir := filepath.ToSlash(rel)
 		if out[dir].funcs == nil {
-			out[dir] = source{funcs: map[string]*ast.FuncDecl{}, texts: map[string]bool{}}
+			out[dir] = source{funcs: map[string][]*ast.FuncDecl{}, texts: map[string]bool{}}
 		}
 		out[dir].add(f)
 		return nil
@@ -79,7 +79,7 @@ func (s source) add(f *ast.File) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			s.funcs[n.Name.Name] = n
+			s.funcs[n.Name.Name] = append(s.funcs[n.Name.Name], n)
 		case *ast.BasicLit:
 			if text, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil {
 				s.texts[text] = true

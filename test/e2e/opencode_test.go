@@ -3,11 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
@@ -20,12 +22,19 @@ func TestMain(m *testing.M) { fleet.Main(m) }
 // opencode makes a node that supervises a real opencode of its own.
 func opencode(t *testing.T, llm *stubllm.Server) fleet.NodeOption {
 	t.Helper()
-	env := opencodebin.Env(t, opencodebin.Options{ModelURL: llm.URL() + "/v1"})
+	env := opencodebin.Env(t, opencodebin.Options{ModelURL: llm.URL()})
 	bin := opencodebin.Find(t)
 	return func(n *fleet.Node) {
 		fleet.Environ(env)(n)
 		fleet.Args("--agent", "opencode", "--opencode-bin", bin)(n)
 	}
+}
+
+// bounded ends what waits for something that never comes.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // one demands exactly one task.
@@ -165,7 +174,7 @@ func TestTheRealOpencodeWorksForTheFleet(t *testing.T) {
 	t.Run("a cancel reaches the model", func(t *testing.T) {
 		tasks, _ := ctl.Dispatch("alpha", "--detach", "--", "SLOW:300")
 		id := tasks[0].Task
-		if _, err := llm.WaitFor(t.Context(), func(r stubllm.Request) bool { return strings.Contains(r.User, id) }); err != nil {
+		if _, err := llm.WaitFor(bounded(t), func(r stubllm.Request) bool { return strings.Contains(r.User, id) }); err != nil {
 			t.Fatal(err)
 		}
 		if out := ctl.Run("task", "cancel", id); out.Code != 0 {
@@ -175,7 +184,7 @@ func TestTheRealOpencodeWorksForTheFleet(t *testing.T) {
 		if after := one(t, done, out); out.Code != 1 || after.State != api.StateCanceled {
 			t.Errorf("%+v %+v", after, out)
 		}
-		if _, err := llm.WaitFor(t.Context(), func(r stubllm.Request) bool { return strings.Contains(r.User, id) && r.Aborted }); err != nil {
+		if _, err := llm.WaitFor(bounded(t), func(r stubllm.Request) bool { return strings.Contains(r.User, id) && r.Aborted }); err != nil {
 			t.Error(err)
 		}
 	})
