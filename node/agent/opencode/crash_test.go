@@ -148,6 +148,20 @@ func TestAfterACrash(t *testing.T) {
 			t.Errorf("%d prompts", n)
 		}
 	})
+	t.Run("aborted by somebody on a given server meanwhile: their word stands", func(t *testing.T) {
+		f := newFake(t)
+		f.onPrompt = func(f *fakeServer, p fakePrompt) { f.work(p); f.step(p, "half", nil) }
+		turn := crashed(t, f, newTurn(t, "alpha-1-aaaa", "x"), seen(t))
+		f.locked(func() {
+			f.failLast(f.sessions[0], "MessageAbortedError", "Aborted")
+			f.busy = map[string]map[string]any{}
+		})
+		out := again(t, f, turn)
+		expect(t, out, api.StateFailed, api.TaskInterrupted, api.FlagMayHaveRun)
+		if len(f.prompts) != 1 {
+			t.Errorf("%d prompts", len(f.prompts))
+		}
+	})
 	t.Run("seen, and the message is gone: interrupted, never prompted again", func(t *testing.T) {
 		f := newFake(t)
 		f.onPrompt = working
@@ -166,6 +180,24 @@ func TestAfterACrash(t *testing.T) {
 			f.await("a prompt", func() bool { return len(f.prompts) == 1 })
 		})
 		f.locked(func() { f.remove(f.sessions[0].ID) })
+		out := again(t, f, turn)
+		expect(t, out, api.StateFailed, api.TaskInterrupted, api.FlagMayHaveRun)
+		if len(f.prompts) != 1 || len(f.sessions) != 0 {
+			t.Errorf("%d prompts, %d sessions", len(f.prompts), len(f.sessions))
+		}
+	})
+	t.Run("the session vanishes under the second prompt: interrupted as well", func(t *testing.T) {
+		f := newFake(t)
+		f.onPrompt = func(*fakeServer, fakePrompt) {}
+		turn := crashed(t, f, newTurn(t, "alpha-1-aaaa", "x"), func(*records) {
+			f.await("a prompt", func() bool { return len(f.prompts) == 1 })
+		})
+		f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, "/prompt_async") {
+				f.locked(func() { f.remove(f.sessions[0].ID) })
+			}
+			return false
+		}
 		out := again(t, f, turn)
 		expect(t, out, api.StateFailed, api.TaskInterrupted, api.FlagMayHaveRun)
 		if len(f.prompts) != 1 || len(f.sessions) != 0 {
@@ -209,7 +241,10 @@ func TestATurnThatTheServerDisposedIsResumed(t *testing.T) {
 	f := newFake(t)
 	f.onPrompt = func(f *fakeServer, p fakePrompt) {
 		if len(f.prompts) > 1 {
-			f.finish(p, resultBlock(p, "done", "after all"))
+			// For a moment the aborted answer is still the newest.
+			time.AfterFunc(30*time.Millisecond, func() {
+				f.locked(func() { f.finish(p, resultBlock(p, "done", "after all")) })
+			})
 			return
 		}
 		f.work(p)

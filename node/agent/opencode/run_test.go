@@ -114,10 +114,11 @@ func TestSessions(t *testing.T) {
 			return false
 		}
 		turn.Task, turn.Text = "alpha-1-bbbb", envelope("alpha-1-bbbb", "x")
-		out := run(t, a, turn, newRecords())
+		host := newRecords()
+		out := run(t, a, turn, host)
 		expect(t, out, api.StateDone, "", api.FlagSessionReplaced)
-		if out.Session == turn.Session.ID || f.prompts[len(f.prompts)-1].MessageID == f.prompts[0].MessageID {
-			t.Errorf("outcome %+v", out)
+		if id := f.prompts[len(f.prompts)-1].MessageID; out.Session == turn.Session.ID || strings.Contains(host.saved[0], id) {
+			t.Errorf("outcome %+v; message %s moved from %s", out, id, host.saved[0])
 		}
 	})
 	t.Run("are replaced when they belong to another directory", func(t *testing.T) {
@@ -554,12 +555,26 @@ func TestAnEventLineOf300KBIsReadAndSoIsTheNext(t *testing.T) {
 		p := f.prompts[0]
 		big := strings.Repeat("x", 300<<10)
 		f.event(p.Session, "message.part.updated", map[string]any{"part": map[string]any{"text": big}})
-		f.raw(p.Session, `{"id":"e","type":"x","properties":{"junk":"`+strings.Repeat("y", 5<<20)+`"}}`) // over the limit: skipped
+		f.raw(p.Session, `{"id":"e","type":"session.idle","properties":{"junk":"`+strings.Repeat("y", 5<<20)+`"}}`) // over the limit: skipped
 		f.raw(p.Session, `not json`)
 		f.finish(p, resultBlock(p, "done", "after the big one"))
 	})
 	if out := settle(t, done); out.Summary != "after the big one" {
 		t.Errorf("outcome %+v", out)
+	}
+}
+
+func TestAFaultIsReadFromAnEventOf300KB(t *testing.T) {
+	f := newFake(t)
+	f.onPrompt = func(f *fakeServer, p fakePrompt) {
+		f.event(p.Session, "session.error", map[string]any{"error": map[string]any{"data": map[string]any{
+			"message": "the reason", "responseBody": strings.Repeat("x", 300<<10)}}})
+	}
+	turn := newTurn(t, "alpha-1-aaaa", "x")
+	out := run(t, start(t, forFake(f, turn.Workspace.Dir)), turn, newRecords())
+	expect(t, out, api.StateFailed, api.TaskNotStarted)
+	if !strings.Contains(out.Summary, "the reason") {
+		t.Errorf("summary %q", out.Summary)
 	}
 }
 
