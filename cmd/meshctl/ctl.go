@@ -88,7 +88,12 @@ func (m *Main) with(fn func(cmd *cobra.Command, args []string, c *client.Client)
 // coded gives errors their exit codes (cli.md).
 func coded(err error) error {
 	var exit *cli.ExitError
-	if errors.Is(err, client.ErrUnreachable) && !errors.As(err, &exit) {
+	switch {
+	case errors.As(err, &exit):
+		return err
+	case errors.Is(err, context.Canceled):
+		return cli.Exit(cli.ExitNoAccess, errors.New("interrupted"))
+	case errors.Is(err, client.ErrUnreachable):
 		return cli.Exit(cli.ExitNoAccess, err)
 	}
 	return cli.Coded(err)

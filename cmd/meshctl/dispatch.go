@@ -75,7 +75,10 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	tasks, err := c.Dispatch(cmd.Context(), d)
 	switch {
 	case errors.Is(err, client.ErrUnreachable):
-		return fmt.Errorf("%w\nit may have been taken all the same; look with: meshctl task show %s", err, idsOf(d))
+		if cmd.Context().Err() != nil {
+			err = errors.New("interrupted")
+		}
+		return cli.Exit(cli.ExitNoAccess, fmt.Errorf("%w\nit may have been taken all the same; look with: meshctl task show %s", err, idsOf(d)))
 	case err != nil:
 		return err
 	}

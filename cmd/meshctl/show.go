@@ -87,7 +87,11 @@ func headline(t api.Task) string {
 func printTask(w io.Writer, s style, t api.Task) {
 	parts := []string{t.Target, s.state(t.State)}
 	if t.DurationMS != nil && *t.DurationMS > 0 {
-		parts = append(parts, (time.Duration(*t.DurationMS) * time.Millisecond).Round(100*time.Millisecond).String())
+		d := time.Duration(*t.DurationMS) * time.Millisecond
+		if d > time.Second {
+			d = d.Round(100 * time.Millisecond)
+		}
+		parts = append(parts, d.String())
 	}
 	if t.CtxPercent != nil {
 		parts = append(parts, s.ctx(t.CtxPercent))

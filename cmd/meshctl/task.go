@@ -246,19 +246,21 @@ func (m *Main) envelope() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t, err := c.Envelope(cmd.Context(), args[0], text)
+			sent, err := c.Envelope(cmd.Context(), args[0], text)
 			if err != nil {
 				return err
 			}
-			t, err = c.Wait(cmd.Context(), t.Task, func(err error) { fmt.Fprintf(m.app.Stderr, "the hub does not answer, still trying: %v\n", err) })
+			t, err := c.Wait(cmd.Context(), sent.Task, func(err error) {
+				fmt.Fprintln(m.app.Stderr, "the hub does not answer, still trying:", err)
+			})
 			if cmd.Context().Err() != nil {
-				fmt.Fprintf(m.app.Stderr, "still running: %s\n", t.Task)
+				fmt.Fprintln(m.app.Stderr, "still running:", sent.Task)
 				return cli.Exit(cli.ExitWaiting, nil)
 			}
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(m.app.Stdout, strings.TrimRight(t.Reply, "\n"))
+			m.printReply(t.Reply)
 			switch {
 			case t.State == api.StateQuestion:
 				return cli.Exit(cli.ExitQuestion, nil)
@@ -272,4 +274,14 @@ func (m *Main) envelope() *cobra.Command {
 		}),
 	}
 	return cmd
+}
+
+// printReply prints a reply as it came, but for what would steer a terminal.
+func (m *Main) printReply(reply string) {
+	for line := range strings.Lines(strings.TrimRight(reply, "\n")) {
+		if m.app.StdoutTerminal {
+			line = clean(line)
+		}
+		fmt.Fprintln(m.app.Stdout, strings.TrimSuffix(line, "\n"))
+	}
 }

@@ -140,7 +140,7 @@ func (h *Hub) AwaitState(name, state string) {
 	})
 }
 
-// AwaitTask waits until a task is in a state and returns it.
+// AwaitTask waits until a task is there and in a state, and returns it.
 func (h *Hub) AwaitTask(id string, state api.State) (t api.Task) {
 	h.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -148,7 +148,10 @@ func (h *Hub) AwaitTask(id string, state api.State) (t api.Task) {
 	done := errors.New("done")
 	err := h.Operator.Events(ctx, func(api.Event) error {
 		var err error
-		if t, err = h.Operator.Task(ctx, id); err == nil && t.State == state {
+		switch t, err = h.Operator.Task(ctx, id); {
+		case api.ErrorCode(err) == api.CodeUnknownTask:
+			return nil // not yet
+		case err == nil && t.State == state:
 			return done
 		}
 		return err

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/cmd/internal/clitest"
+	"opencode-mesh/protocol/api"
+)
+
+func TestATimeoutDetachesAndTheResultIsThereLater(t *testing.T) {
+	w := newWorld(t, "alpha")
+	res := w.Want(cli.ExitWaiting, []string{"dispatch", "alpha", "--timeout", "300ms", "--json", "--", "hang"})
+	got := jsonLines(t, res.Out)
+	if len(got) != 1 || got[0]["state"] == "done" {
+		t.Fatalf("got %v", got)
+	}
+	id := got[0]["task"].(string)
+	wantText(t, res.Err, "still running: "+id)
+	w.hub.AwaitTask(id, api.StateRunning) // it goes on
+	w.Want(0, []string{"task", "cancel", id})
+	w.Want(cli.ExitNotDone, []string{"task", "wait", id})
+}
+
+func TestCtrlCDetaches(t *testing.T) {
+	w := newWorld(t, "alpha")
+	r := w.Start([]string{"dispatch", "alpha", "--id", "t1", "--", "hang"})
+	w.hub.AwaitTask("t1", api.StateRunning)
+	r.Interrupt()
+	res := r.Wait()
+	if res.Code != cli.ExitWaiting {
+		t.Errorf("exit code %d: %s", res.Code, res.Err)
+	}
+	wantText(t, res.Err, "still running: t1", "meshctl task wait t1")
+	wantText(t, res.Out, "t1")
+	if task := w.hub.AwaitTask("t1", api.StateRunning); task.CancelAt != nil {
+		t.Error("the task was canceled")
+	}
+}
+
+func TestAWaitGoesOnWhenTheHubRestarts(t *testing.T) {
+	w := newWorld(t, "alpha")
+	r := w.Start([]string{"dispatch", "alpha", "--id", "t1", "--", "hang"})
+	w.hub.AwaitTask("t1", api.StateRunning)
+	w.hub.Restart()
+	r.Err.AwaitText(t, "still trying")
+	w.hub.AwaitState("alpha", api.NodeOnline)
+	if _, err := w.hub.Operator.Cancel(t.Context(), "t1"); err != nil {
+		t.Fatal(err)
+	}
+	if res := r.Wait(); res.Code != cli.ExitNotDone || !strings.Contains(res.Out, "canceled") {
+		t.Errorf("exit code %d: %s %s", res.Code, res.Out, res.Err)
+	}
+}
+
+func TestAQuestionIsShownWithItsOptionsAndAnswered(t *testing.T) {
+	w := newWorld(t, "alpha", "beta")
+	hangs := w.dispatched("beta", "hang")
+	asks := w.dispatched("alpha", "ask")
+	r := w.Start([]string{"task", "wait", asks, hangs})
+	// It is said while the other goes on, because somebody can answer it.
+	r.Out.AwaitText(t, "  1) staging\n  2) production\n  answer with: meshctl task answer "+asks+" TEXT\n")
+	wantText(t, r.Out.String(), "question", "Which database?")
+
+	w.Want(cli.ExitUsage, []string{"task", "answer", asks})
+	w.Want(cli.ExitUsage, []string{"task", "answer", asks, " "})
+	w.Want(0, []string{"task", "answer", asks, "2"})
+	r.Out.AwaitText(t, "(Which database?): production") // and so is how it went on
+	wantText(t, w.Want(cli.ExitNotDone, []string{"task", "answer", asks, "1"}).Err, "answered")
+	w.Want(0, []string{"task", "cancel", hangs})
+	if res := r.Wait(); res.Code != cli.ExitNotDone {
+		t.Errorf("exit code %d", res.Code)
+	}
+}
+
+func TestInJSONATaskThatAsksHasOneLine(t *testing.T) {
+	w := newWorld(t, "alpha", "beta")
+	hangs := w.dispatched("beta", "hang")
+	asks := w.dispatched("alpha", "ask")
+	w.hub.AwaitTask(asks, api.StateQuestion)
+	r := w.Start([]string{"task", "wait", asks, hangs, "--json"})
+	w.Want(0, []string{"task", "answer", asks, "staging"})
+	r.Out.AwaitText(t, "(Which database?): staging")
+	w.Want(0, []string{"task", "cancel", hangs})
+	if got := jsonLines(t, r.Wait().Out); len(got) != 2 || got[0]["state"] != "done" || got[1]["state"] != "canceled" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestUnknownDoesNotEndAWait(t *testing.T) {
+	for state, over := range map[api.State]bool{api.StateUnknown: false, api.StateHeld: false, api.StateQuestion: true, api.StateRefused: true} {
+		if finished(api.Task{State: state}) != over {
+			t.Errorf("%s ends a wait: %v", state, !over)
+		}
+	}
+}
+
+func TestTheDemoAgentWorksFromEndToEnd(t *testing.T) {
+	t.Parallel() // its programs take a while to start
+	w := newWorld(t)
+	for _, name := range []string{"alpha", "beta"} {
+		w.hub.StartNode(name, clitest.DemoAgent(t))
+	}
+	res := w.Want(0, []string{"dispatch", "--all", "--", "Describe your workspace."})
+	wantText(t, res.Out, "alpha  done", "beta  done", "0 files")
+	wantText(t, w.Want(cli.ExitQuestion, []string{"dispatch", "alpha", "--", "ASK:Which one?|this|that"}).Out, "Which one?", "2) that")
+}
