@@ -12,6 +12,7 @@ import (
 	"opencode-mesh/auth"
 	"opencode-mesh/hub/clock"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/store/boltdb"
 	"opencode-mesh/tunnel"
 )
 
@@ -55,6 +56,9 @@ type Config struct {
 	Log                                   *slog.Logger
 
 	clockSource clock.Source
+	// faults and probe are for tests of disk trouble.
+	faults boltdb.FaultInjector
+	probe  time.Duration
 }
 
 // Validate refuses what makes no sense, saying which flag to change.

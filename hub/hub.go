@@ -87,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	if h.store, err = bolt.Open(bolt.Config{Dir: cfg.DataDir, Log: cfg.Log}); err != nil {
+	if h.store, err = bolt.Open(bolt.Config{Dir: cfg.DataDir, Log: cfg.Log, Faults: cfg.faults, ProbeInterval: cfg.probe}); err != nil {
 		return nil, err
 	}
 	if err := h.wire(ctx); err != nil {

@@ -25,6 +25,8 @@ const (
 	passwordKey = "auth/password"
 	// TouchEvery is how often last uses of credentials are written.
 	TouchEvery = time.Minute
+	// KeepAudit is how many entries of the audit log are kept, newest.
+	KeepAudit = 100000
 	// maxTouched bounds the last uses waiting to be written; beyond it they are
 	// dropped, because they are only shown to people.
 	maxTouched = 20000
@@ -161,7 +163,7 @@ func (a *Access) Flush() error {
 	return a.st.TouchCredentialsLater(uses)
 }
 
-// Run writes last uses now and then until ctx ends.
+// Run writes last uses and prunes the audit log now and then until ctx ends.
 func (a *Access) Run(ctx context.Context) {
 	t := time.NewTicker(TouchEvery)
 	defer t.Stop()
@@ -172,6 +174,9 @@ func (a *Access) Run(ctx context.Context) {
 		case <-t.C:
 			if err := a.Flush(); err != nil {
 				a.cfg.Log.Warn("last uses of credentials were not written", "err", err)
+			}
+			if err := a.st.PruneAudit(ctx, KeepAudit); err != nil && ctx.Err() == nil {
+				a.cfg.Log.Warn("the audit log was not pruned", "err", err)
 			}
 		}
 	}

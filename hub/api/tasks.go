@@ -304,7 +304,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	page := api.AuditPage{Entries: list}
+	page := api.AuditPage{Entries: append([]api.AuditEntry{}, list...)}
 	if len(list) == api.MaxPage {
 		page.Next = list[len(list)-1].Seq
 	}

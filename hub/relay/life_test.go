@@ -460,3 +460,60 @@ func TestAForgedTaskTokenIsRefused(t *testing.T) {
 	_, err := h.relay.Submit(context.Background(), by, api.Dispatch{Text: "x", Targets: []api.DispatchTarget{{Name: "beta", ID: id(2)}}})
 	wantCode(t, err, api.CodeForbidden)
 }
+
+func TestAControllerThatDispatchesInALoopIsSlowedDown(t *testing.T) {
+	h := newHarness(t)
+	dispatch := func(prefix string, n int) error {
+		for i := range n {
+			if _, err := h.trySubmit("alice", "beta", fmt.Sprintf("%s-%d", prefix, i), "again and again"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	h.relay.Spend("id_alice", 2*api.MaxTargets-3)
+	if err := dispatch("first", 3); err != nil {
+		t.Fatal(err)
+	}
+	err := dispatch("more", 1)
+	wantCode(t, err, api.CodeRateLimited)
+	if _, err := h.trySubmit("bob", "beta", "bob-1", "not in a loop"); err != nil {
+		t.Errorf("another controller pays for it: %v", err)
+	}
+	h.clock.forward(time.Second)
+	if err := dispatch("later", 1); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALargestTextFitsItsEnvelopeWithEveryHeader(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	h.submit("alice", "beta", strings.Repeat("i", 64), strings.Repeat("x", api.MaxText))
+	if o := beta.next(); len(o.Text) <= api.MaxText {
+		t.Errorf("%d bytes were offered", len(o.Text))
+	}
+}
+
+func TestAStoryTooLongForAnEnvelopeFailsAndFreesItsLane(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.sessions = false
+	beta.attach()
+	h.submit("alice", "beta", id(1), strings.Repeat("x", api.MaxText))
+	if err := beta.settle(beta.next(), api.Outcome{State: api.StateQuestion, Question: &api.Asked{Kind: api.QuestionText, Text: "which?"}}); err != nil {
+		t.Fatal(err)
+	}
+	h.await(id(1), api.StateQuestion)
+	if _, err := h.relay.Answer(context.Background(), id(1), "", strings.Repeat("y", api.MaxAnswer)); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.await(id(1), api.StateFailed); got.Outcome.Error.Code != api.TaskNotStarted {
+		t.Errorf("outcome %+v", got.Outcome)
+	}
+	h.submit("alice", "beta", id(2), "next")
+	if o := beta.next(); o.Task != id(2) {
+		t.Errorf("offered %s", o.Task)
+	}
+}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -77,6 +78,12 @@ func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, e
 		}
 	}
 	o, err := r.offerOf(ctx, c, t, text)
+	if errors.Is(err, errNoEnvelope) {
+		// Trying again would not mend it, and the lane would wait behind it.
+		o := failed(api.TaskNotStarted, err.Error())
+		err := r.settleByReceipt(ctx, c, api.Receipt{Triple: t.Triple(), Outcome: &o})
+		return err != nil, err
+	}
 	if err != nil {
 		return true, err
 	}
@@ -143,6 +150,10 @@ func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err erro
 	return false, nil
 }
 
+// errNoEnvelope means that no envelope can carry a task: the story of a command
+// agent's question is too long, say.
+var errNoEnvelope = errors.New("the task does not fit an envelope")
+
 // offerOf writes the offer of a task's current turn.
 func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte) (api.Offer, error) {
 	if text == nil {
@@ -167,7 +178,7 @@ func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte)
 	}
 	full, err := env.Format()
 	if err != nil {
-		return api.Offer{}, err
+		return api.Offer{}, fmt.Errorf("%w: %w", errNoEnvelope, err)
 	}
 	now := r.clock.Now()
 	o := api.Offer{

@@ -93,6 +93,7 @@ type Relay struct {
 	tasks    map[string]*entry
 	queues   map[string]*queue // by target identity
 	byAuthor map[string]int    // open tasks by controller identity
+	rates    map[string]*rate  // of dispatches by controller identity
 }
 
 // entry is an open task. Its task is replaced, never changed in place.
@@ -126,7 +127,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, st: cfg.Store, bus: cfg.Bus, clock: cfg.Clock, log: cfg.Log,
 		hubID: cfg.Store.Info().HubID,
-		tasks: map[string]*entry{}, queues: map[string]*queue{}, byAuthor: map[string]int{},
+		tasks: map[string]*entry{}, queues: map[string]*queue{}, byAuthor: map[string]int{}, rates: map[string]*rate{},
 	}
 	err := cfg.Store.OpenTasks(ctx, func(t store.Task) error {
 		r.mu.Lock()

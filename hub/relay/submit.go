@@ -66,6 +66,12 @@ func (r *Relay) Submit(ctx context.Context, by Author, d api.Dispatch) ([]store.
 // one that otherwise precedes the offer (semantics 5).
 func (r *Relay) create(ctx context.Context, by Author, news []store.NewTask) ([]store.Task, error) {
 	r.mu.Lock()
+	if wait := r.pace(by.Identity.ID, len(news)); wait > 0 {
+		r.mu.Unlock()
+		e := api.Errorf(api.CodeRateLimited, "%s dispatches more than %d tasks a second; try again in %s", by.Identity.Name, MaxDispatchRate, wait.Round(time.Millisecond))
+		e.RetryAfter = wait
+		return nil, e
+	}
 	if n := r.byAuthor[by.Identity.ID] + len(news); n > api.MaxOpenPerController {
 		r.mu.Unlock()
 		return nil, api.Errorf(api.CodeQueueFull, "%s has %d unsettled tasks; wait for some of them or cancel them", by.Identity.Name, n-len(news))

@@ -50,8 +50,8 @@ func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Ta
 	if text == "" {
 		return store.Task{}, api.Errorf(api.CodeBadRequest, "the answer is empty")
 	}
-	if len(text) > api.MaxText {
-		return store.Task{}, api.Errorf(api.CodeTooLarge, "the answer is larger than %d bytes", api.MaxText)
+	if len(text) > api.MaxAnswer {
+		return store.Task{}, api.Errorf(api.CodeTooLarge, "the answer is larger than %d bytes; put it into a file of the workspace and name the file", api.MaxAnswer)
 	}
 	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
 		q := t.Question

@@ -5,8 +5,11 @@ import "time"
 // Limits shared by hub, node and controller. This is the one place that names
 // them; docs/limits.md lists them for operators.
 const (
-	// MaxText is the largest task text, envelope included, in bytes.
-	MaxText = 1 << 20
+	// MaxText is the largest task text, in bytes: with the header an envelope stays
+	// within 1 MiB.
+	MaxText = 1<<20 - 4<<10
+	// MaxAnswer is the largest answer to a question, in bytes.
+	MaxAnswer = 64 << 10
 	// MaxDispatch is the largest product of text size and targets of one dispatch,
 	// in bytes: every task keeps its own copy.
 	MaxDispatch = 64 << 20

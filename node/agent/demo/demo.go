@@ -106,7 +106,9 @@ func obey(env mesh.Envelope) (string, error) {
 		case "FAIL":
 			return "", errors.New(value)
 		case "ASK":
-			return ask(env.Task, value)
+			if !answered(env.Body) {
+				return ask(env.Task, value)
+			}
 		case "FREE":
 			return value + "\n", nil
 		default:
@@ -124,6 +126,10 @@ func obey(env mesh.Envelope) (string, error) {
 	}
 	return block(env.Task, mesh.StatusDone, report)
 }
+
+// answered reports whether a task brings the answer to its question along: a
+// program remembers nothing, so it is told the whole story again.
+func answered(body string) bool { return strings.Contains(body, "\n\nAnswer to your question (") }
 
 // appendLine adds a line to a file in one write, and syncs it.
 func appendLine(path, line string) error {

@@ -133,3 +133,14 @@ func TestDemoRefusesATextWithoutEnvelope(t *testing.T) {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 	}
 }
+
+func TestDemoAsksOnceAndGoesOnWithTheAnswer(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if r := mesh.ReadReply(task, output(t, envelope(t, "ASK:which one? a | b"))); r.Kind != mesh.KindQuestion {
+		t.Fatalf("reply %+v", r)
+	}
+	r := mesh.ReadReply(task, output(t, envelope(t, "ASK:which one? a | b\n\nAnswer to your question (which one?): a")))
+	if r.Kind != mesh.KindResult || r.Result.Status != mesh.StatusDone {
+		t.Errorf("after the answer: %+v", r)
+	}
+}
