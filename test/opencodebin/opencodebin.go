@@ -19,9 +19,10 @@ const (
 	Version = "1.18.33"
 	// InstallTarget is the make target that installs it under .tools.
 	InstallTarget = "make tools"
-	// Provider and Model name the one model of the environment.
+	// Provider is the one provider of the environment.
 	Provider = "stub"
-	Model    = "stub-model"
+	// Model is its one model.
+	Model = "stub-model"
 	// DefaultContext is the context size of that model, in tokens.
 	DefaultContext = 200000
 )

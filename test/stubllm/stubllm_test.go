@@ -61,7 +61,7 @@ func askContext(ctx context.Context, t *testing.T, s *stubllm.Server, stream boo
 	if err != nil {
 		return answer{cut: true}
 	}
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	a := answer{status: res.StatusCode}
 	type choice struct {
 		Finish string `json:"finish_reason"`
@@ -228,7 +228,7 @@ func TestFailures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res.Body.Close()
+		_ = res.Body.Close()
 		if res.StatusCode != http.StatusBadRequest {
 			t.Errorf("bad JSON: %d", res.StatusCode)
 		}
@@ -236,7 +236,7 @@ func TestFailures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res.Body.Close()
+		_ = res.Body.Close()
 		if res.StatusCode != http.StatusNotFound {
 			t.Errorf("unknown path: %d", res.StatusCode)
 		}

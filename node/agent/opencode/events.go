@@ -42,7 +42,7 @@ func (c *v1Client) watch(ctx context.Context, dir string, on func(event)) error 
 	if err != nil {
 		return netError(err)
 	}
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
 		return answered(res, nil, false)
 	}

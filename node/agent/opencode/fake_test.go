@@ -158,7 +158,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		// The real server answers unknown GET paths with its web page.
 		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprint(w, "<!doctype html>")
+		_, _ = fmt.Fprint(w, "<!doctype html>")
 	}
 }
 
@@ -406,12 +406,12 @@ func (f *fakeServer) await(what string, cond func() bool) {
 
 func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request, dir string) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.WriteHeader(200)
+	w.WriteHeader(http.StatusOK)
 	events := make(chan string, 64)
 	f.locked(func() { f.streams[events] = dir })
 	defer f.locked(func() { delete(f.streams, events) })
 	flush := http.NewResponseController(w)
-	fmt.Fprint(w, "data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n")
+	_, _ = fmt.Fprint(w, "data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n")
 	_ = flush.Flush()
 	for {
 		select {
@@ -419,7 +419,7 @@ func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request, dir string) 
 			if !ok {
 				return
 			}
-			fmt.Fprintf(w, "data: %s\n\n", data)
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", data)
 			_ = flush.Flush()
 		case <-r.Context().Done():
 			return

@@ -77,7 +77,7 @@ func TestHealthOfAGivenServer(t *testing.T) {
 	t.Run("that answers with a web page is unhealthy: 200 alone says nothing", func(t *testing.T) {
 		srv := page(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
-			fmt.Fprint(w, "<html>")
+			_, _ = fmt.Fprint(w, "<html>")
 		})
 		a := start(t, opencode.Config{URL: srv, Workspaces: workspaces(t)})
 		awaitHealth(t, a, api.HealthUnhealthy)
@@ -89,11 +89,11 @@ func TestHealthOfAGivenServer(t *testing.T) {
 		srv := page(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/api/info" {
 				w.Header().Set("Content-Type", "application/json")
-				fmt.Fprint(w, `{"version":"2.0.18"}`)
+				_, _ = fmt.Fprint(w, `{"version":"2.0.18"}`)
 				return
 			}
 			w.Header().Set("Content-Type", "text/html")
-			fmt.Fprint(w, "<html>")
+			_, _ = fmt.Fprint(w, "<html>")
 		})
 		s := awaitHealth(t, start(t, opencode.Config{URL: srv, Workspaces: workspaces(t)}), api.HealthUnhealthy)
 		if !strings.Contains(s.Detail, "2.0.18") {
@@ -106,7 +106,7 @@ func TestHealthOfAGivenServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		url := "http://" + ln.Addr().String()
-		ln.Close()
+		_ = ln.Close()
 		turn := newTurn(t, "alpha-1-aaaa", "x")
 		a := start(t, opencode.Config{URL: url, Workspaces: workspaces(t), ReadyWait: 50 * time.Millisecond})
 		awaitHealth(t, a, api.HealthUnreachable)

@@ -148,7 +148,7 @@ func (t *transport) exchange(ctx context.Context, with *http.Client, c call) (ht
 	if err != nil {
 		return nil, netError(err)
 	}
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	if c.limit == 0 {
 		c.limit = maxAnswer
 	}

@@ -175,7 +175,7 @@ func (r *run) keepReply(text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	dir := path.Join(overflowDir, r.turn.Task)
 	if err := root.MkdirAll(dir, 0o755); err != nil {
 		return "", err

@@ -424,7 +424,7 @@ func TestAGivenRealServer(t *testing.T) {
 	turn := r.turn(t, "alpha-1-ques", `TOOLNAME:question TOOLARGS:{"questions":[{"question":"Which?","header":"H","options":[{"label":"main","description":"d"}]}]}`)
 	expect(t, run(t, a, turn, newRecords()), api.StateDone, "", api.FlagAssumed)
 
-	cfg.AgentName = "nobody"
+	cfg.AgentName, cfg.StallAfter = "nobody", 2*time.Second
 	out2 := run(t, start(t, cfg), r.turn(t, "alpha-1-agnt", "x"), newRecords())
 	expect(t, out2, api.StateFailed, api.TaskNotStarted)
 	if !strings.Contains(out2.Summary, `Agent not found: "nobody"`) {
