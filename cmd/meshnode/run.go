@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -163,10 +164,9 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 	case cfg.DefaultDeadline < 0 || cfg.StopTimeout < 0:
 		return cfg, cli.Usage("--deadline and --stop-timeout are positive")
 	}
-	for _, name := range cfg.AcceptFrom {
-		if name == "" {
-			return cfg, cli.Usage("--accept-from names a controller")
-		}
+	// Given but empty it would let everybody in.
+	if f.Changed("accept-from") && (len(cfg.AcceptFrom) == 0 || slices.Contains(cfg.AcceptFrom, "")) {
+		return cfg, cli.Usage("--accept-from names a controller")
 	}
 	list, _ := f.GetStringArray("workspace")
 	var err error

@@ -20,6 +20,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/agent/command"
 	"opencode-mesh/node/agent/demo"
+	"opencode-mesh/node/agent/opencode"
 )
 
 // patience is how long a test waits for something that must come.
@@ -31,6 +32,8 @@ func Main(m *testing.M) {
 		switch os.Args[1] {
 		case "shim":
 			os.Exit(command.ShimMain(os.Args[2:]))
+		case "guard":
+			os.Exit(opencode.GuardMain(os.Stdin, os.Stdout))
 		case "demo-agent":
 			os.Exit(demo.Main(os.Stdin, os.Stdout, os.Stderr))
 		}
