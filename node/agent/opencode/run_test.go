@@ -517,7 +517,7 @@ func TestLostEventsAreRecoveredByPolling(t *testing.T) {
 				return false
 			}
 			w.Header().Set("Content-Type", "text/html")
-			fmt.Fprint(w, "<html>")
+			_, _ = fmt.Fprint(w, "<html>")
 			return true
 		}
 		turn := newTurn(t, "alpha-1-aaaa", "x")
