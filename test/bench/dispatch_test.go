@@ -18,14 +18,14 @@ import (
 // journal → durable → seen by the controller.
 func BenchmarkDispatch(b *testing.B) {
 	for _, tls := range []string{hub.TLSOff, hub.TLSSelf} {
-		f := newFleet(b, tls, 8, 8)
+		f := newBed(b, tls, 8, 8)
 		for _, flight := range []int{1, 64} {
 			b.Run(fmt.Sprintf("tls=%s/inflight=%d", tls, flight), func(b *testing.B) { f.dispatches(b, flight) })
 		}
 	}
 }
 
-func (f *fleet) dispatches(b *testing.B, flight int) {
+func (f *bed) dispatches(b *testing.B, flight int) {
 	perSecond := floor(b, 500*time.Millisecond)
 	took := make([]time.Duration, b.N)
 	var next atomic.Int64

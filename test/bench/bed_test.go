@@ -39,8 +39,8 @@ func (instant) Run(context.Context, agent.Turn, agent.Host) (api.Outcome, error)
 	return api.Outcome{State: api.StateDone, Summary: "ok"}, nil
 }
 
-// fleet is a hub with nodes and controllers.
-type fleet struct {
+// bed is a hub with nodes and controllers.
+type bed struct {
 	tb      testing.TB
 	dir     string
 	hub     *hub.Hub
@@ -51,14 +51,14 @@ type fleet struct {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func newFleet(tb testing.TB, tls string, nodes, controllers int) *fleet {
+func newBed(tb testing.TB, tls string, nodes, controllers int) *bed {
 	tb.Helper()
-	f := &fleet{tb: tb, dir: tb.TempDir()}
+	f := &bed{tb: tb, dir: tb.TempDir()}
 	f.startHub(tls, "127.0.0.1:0")
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		f.names = append(f.names, name)
-		f.startNode(name)
+		f.startNode(name, instant{})
 	}
 	for i := range controllers {
 		f.clients = append(f.clients, f.controller(fmt.Sprintf("c%d", i)))
@@ -67,7 +67,7 @@ func newFleet(tb testing.TB, tls string, nodes, controllers int) *fleet {
 	return f
 }
 
-func (f *fleet) startHub(tls, listen string) {
+func (f *bed) startHub(tls, listen string) {
 	f.tb.Helper()
 	h, err := hub.Open(context.Background(), hub.Config{DataDir: filepath.Join(f.dir, "hub"), Listen: listen, TLS: tls, Password: password, Log: quiet})
 	if err != nil {
@@ -82,7 +82,7 @@ func (f *fleet) startHub(tls, listen string) {
 	f.tb.Cleanup(f.stopHub)
 }
 
-func (f *fleet) link() auth.Link {
+func (f *bed) link() auth.Link {
 	f.tb.Helper()
 	l, err := auth.ParseLink(f.hub.JoinLink())
 	if err != nil {
@@ -91,9 +91,7 @@ func (f *fleet) link() auth.Link {
 	return l
 }
 
-// enroll retries while the login limiter asks for patience: a fleet that comes
-// from one address is what it is there to slow down.
-func (f *fleet) enroll(path, name string) auth.Profile {
+func (f *bed) enroll(path, name string) auth.Profile {
 	f.tb.Helper()
 	l := f.link()
 	hc, err := l.HTTPClient("")
@@ -108,10 +106,10 @@ func (f *fleet) enroll(path, name string) auth.Profile {
 	return auth.NewProfile(l, "", is)
 }
 
-func (f *fleet) startNode(name string) {
+func (f *bed) startNode(name string, a agent.Agent) {
 	f.tb.Helper()
 	n, err := node.New(node.Config{
-		DataDir: filepath.Join(f.dir, name), Profile: f.enroll(auth.EnrollJoin, name), Agent: instant{}, MaxParallel: 64,
+		DataDir: filepath.Join(f.dir, name), Profile: f.enroll(auth.EnrollJoin, name), Agent: a, MaxParallel: 64,
 		Workspaces: []agent.Workspace{{Name: "main", Dir: f.dir}}, Log: quiet,
 	})
 	if err != nil {
@@ -123,7 +121,7 @@ func (f *fleet) startNode(name string) {
 	f.tb.Cleanup(func() { cancel(); <-done })
 }
 
-func (f *fleet) controller(name string) *client.Client {
+func (f *bed) controller(name string) *client.Client {
 	f.tb.Helper()
 	c, err := client.New(f.enroll(auth.EnrollLogin, name), "")
 	if err != nil {
@@ -133,7 +131,7 @@ func (f *fleet) controller(name string) *client.Client {
 	return c
 }
 
-func (f *fleet) awaitOnline(want int) {
+func (f *bed) awaitOnline(want int) {
 	f.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
 		list, err := f.clients[0].Nodes(context.Background())
