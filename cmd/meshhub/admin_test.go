@@ -189,7 +189,9 @@ func TestBackupAndRestore(t *testing.T) {
 	beside(t, "backup", func(t *testing.T, link string) {
 		p = mustEnroll(t, link, auth.EnrollLogin, "laptop")
 		mustEnroll(t, link, auth.EnrollJoin, "alpha")
+		mustEnroll(t, link, auth.EnrollLogin, "old-desk")
 	}, func(t *testing.T, b *box) {
+		b.Want(0, []string{"revoke", "old-desk"})
 		file := filepath.Join(t.TempDir(), "mesh.bak")
 		b.Want(0, []string{"backup", file})
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
@@ -213,7 +215,9 @@ func TestBackupAndRestore(t *testing.T) {
 
 		other := filepath.Join(t.TempDir(), "restored")
 		res := b.Want(0, []string{"restore", file, "--data", other})
-		wantText(t, res.Err, "laptop (controller)", "alpha (node)", "revoke")
+		valid, revoked, _ := strings.Cut(res.Err, "revoked before, and still:\n")
+		wantText(t, valid, "valid from now on:\n", "laptop (controller)", "alpha (node)", "undone")
+		wantText(t, revoked, "old-desk (controller)", "meshhub revoke NAME")
 		b.Want(0, []string{"check", "--data", other})
 		r, _, link := b.serve("--data", other)
 		if p.Link, _ = auth.ParseLink(link); !works(t, p) {

@@ -15,6 +15,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
+	"opencode-mesh/store"
 	"opencode-mesh/store/bolt"
 )
 
@@ -136,9 +137,15 @@ func (m *Main) tellRestored(r bolt.Restored) {
 	}
 	fmt.Fprintf(w, "restored hub %s as of %s: %d tasks, %d of them open\n", r.Info.HubID, asOf, r.Tasks, r.Open)
 	fmt.Fprintln(w, "undone: tasks, sessions, credentials, revocations and password changes since then")
-	fmt.Fprintf(w, "valid again (%d were revoked before and stay so):\n", r.Revoked)
-	for _, c := range r.Credentials {
-		fmt.Fprintf(w, "  %s (%s), issued %s\n", mesh.CleanLine(c.Name), c.Role, c.CreatedAt.Format(time.RFC3339))
+	list := func(heading string, creds []store.Credential) {
+		if len(creds) > 0 {
+			fmt.Fprintln(w, heading)
+		}
+		for _, c := range creds {
+			fmt.Fprintf(w, "  %s (%s), issued %s\n", mesh.CleanLine(c.Name), c.Role, c.CreatedAt.Format(time.RFC3339))
+		}
 	}
+	list("valid from now on:", r.Credentials)
+	list("revoked before, and still:", r.Revoked)
 	fmt.Fprintln(w, "revoke what should not be: meshhub revoke NAME, or restore with --revoke-all")
 }
