@@ -92,16 +92,23 @@ func TestDelivery(t *testing.T) {
 		})
 	})
 
-	t.Run("after a reconnect does not wait for the back-off", func(t *testing.T) {
-		g := newRig(t, newAgent(true, done), func(c *tasks.Config) { c.RetryMin, c.RetryMax = time.Hour, time.Hour })
-		g.hub.setAnswer(func(api.Result) error { return errors.New("stream reset") })
-		g.take("t1")
-		g.result()
-		g.hub.setAnswer(nil)
-		g.r.Connect(nil)
-		g.r.Connect(g.hub)
-		g.result()
-		g.delivered()
+	t.Run("after a reconnect does not wait for the back-off, and happens once", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, done), func(c *tasks.Config) { c.RetryMin, c.RetryMax = time.Hour, time.Hour })
+			g.hub.setAnswer(func(api.Result) error { return errors.New("stream reset") })
+			g.take("t1")
+			g.result()
+			synctest.Wait()
+			g.hub.setAnswer(nil)
+			g.r.Connect(nil)
+			g.r.Connect(g.hub)
+			synctest.Wait()
+			g.result()
+			time.Sleep(3 * time.Hour)
+			synctest.Wait()
+			none(t, g.hub.results, "further delivery")
+			g.stop()
+		})
 	})
 
 	t.Run("tells the whole task to a hub that does not know it", func(t *testing.T) {
@@ -267,6 +274,79 @@ func TestFullDisk(t *testing.T) {
 			}
 			if len(a.starts()) != 0 {
 				t.Fatalf("it ran again: %v", a.starts())
+			}
+			h.stop()
+		})
+	})
+
+	t.Run("a withdrawal that could not be journaled leaves no trace", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			gate := newGated()
+			g := newRig(t, newAgent(true, gate.run))
+			g.take("t1")
+			g.began()
+			o := g.take("t2")
+			g.disk.fail(syscall.ENOSPC)
+			if _, _, err := g.withdraw(o.Triple, api.WithdrawCancel); err == nil || err.Code != api.CodeNodeFull {
+				t.Fatalf("withdrawal on a full disk: %v", err)
+			}
+			g.disk.fail(0)
+			time.Sleep(2 * time.Minute)
+			g.r.Connect(nil)
+			gate.open("t1")
+			gate.open("t2")
+			time.Sleep(time.Second)
+			g.stop()
+			h := openRig(t, g.cfg.Path, newAgent(true, done), newHub())
+			got := map[string]api.State{}
+			for range 2 {
+				res := h.result()
+				got[res.Task] = res.Outcome.State
+			}
+			if got["t1"] != api.StateDone || got["t2"] != api.StateDone {
+				t.Fatalf("delivered after the restart: %v", got)
+			}
+			h.stop()
+		})
+	})
+
+	t.Run("a claim tells that its turn runs even when the running mark was lost", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			go1 := make(chan struct{})
+			a := newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				if turn.Task == "t2" {
+					<-go1
+					if err := h.Checkpoint(ctx, []byte("claimed")); err != nil {
+						return api.Outcome{}, err
+					}
+				}
+				return newGated().run(ctx, turn, h)
+			})
+			g := newRig(t, a, func(c *tasks.Config) { c.MaxParallel = 1 })
+			o := g.take("t1")
+			g.began()
+			g.take("t2", from("beta"))
+			g.disk.fail(syscall.ENOSPC)
+			g.withdraw(o.Triple, api.WithdrawCancel) // t1 ends, t2 starts: nothing of it reaches the disk
+			g.began()
+			g.disk.fail(0)
+			time.Sleep(10 * time.Second)
+			close(go1)
+			synctest.Wait()
+			path := g.crash()
+			g.stop()
+
+			h := openRig(t, path, newAgent(true, newGated().run), newHub(), func(c *tasks.Config) { c.StartDelay = time.Hour })
+			if got := h.reconcile(triple("t2", 1, 1)); got[0].State != api.StateRunning {
+				t.Fatalf("after the crash it is %+v", got[0])
+			}
+			for {
+				if turn := h.began(); turn.Task == "t2" {
+					if !turn.Resumed || string(turn.Checkpoint) != "claimed" {
+						t.Fatalf("turn %+v", turn)
+					}
+					break
+				}
 			}
 			h.stop()
 		})

@@ -195,7 +195,6 @@ func number(b *bolt.Bucket, key []byte) (uint64, error) {
 
 // loadTasks builds the index; called before the journal is shared.
 func (j *journal) loadTasks(tx *bolt.Tx) error {
-	checkpoints := tx.Bucket([]byte(bucketCheckpoints))
 	c := tx.Bucket([]byte(bucketTasks)).Cursor()
 	for k, v := c.First(); k != nil; k, v = c.Next() {
 		r, err := decodeRow(v)
@@ -212,7 +211,7 @@ func (j *journal) loadTasks(tx *bolt.Tx) error {
 			j.closed = append(j.closed, closedTriple{Triple: r.Triple, arrival: arrival, createdMS: r.CreatedMS, endedMS: r.EndedMS})
 		} else {
 			kn.rec = &record{spec: r.spec, fate: r.fate, shown: r.State, arrival: arrival}
-			kn.rec.resumed = r.State == api.StateRunning || checkpoints.Get(k) != nil && !ended(r.State)
+			kn.rec.resumed = r.State == api.StateRunning
 			j.open[arrival] = kn.rec
 		}
 		j.addKnown(r.Task, kn)

@@ -113,6 +113,30 @@ func TestAgentFaults(t *testing.T) {
 		}
 	})
 
+	t.Run("an error because of a cancel or the deadline is that, not a failure of the agent", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, func(ctx context.Context, _ agent.Turn, _ agent.Host) (api.Outcome, error) {
+				<-ctx.Done()
+				return api.Outcome{}, ctx.Err()
+			}))
+			o := g.take("t1")
+			g.began()
+			g.withdraw(o.Triple, api.WithdrawCancel)
+			if out := g.result().Outcome; out.State != api.StateCanceled || out.Error != nil {
+				t.Fatalf("canceled: %+v", out)
+			}
+			g.take("t2", func(o *api.Offer) { o.DeadlineMS = 1000 })
+			if out := g.result().Outcome; out.State != api.StateFailed || out.Error.Code != api.TaskDeadline || !strings.Contains(out.Error.Message, "1s") {
+				t.Fatalf("deadline: %+v", out)
+			}
+			g.take("t3")
+			g.began()
+			g.began()
+			g.stop() // leaves it to the next process
+			none(t, g.hub.results, "result of a turn that the node's stop interrupted")
+		})
+	})
+
 	t.Run("an outcome that makes no sense settles it the same way", func(t *testing.T) {
 		for _, out := range []api.Outcome{{}, {State: api.StateRunning}, {State: api.StateExpired}, {State: api.StateQuestion}} {
 			g := newRig(t, newAgent(true, func(context.Context, agent.Turn, agent.Host) (api.Outcome, error) { return out, nil }))
@@ -324,6 +348,36 @@ func TestStop(t *testing.T) {
 		if turn := h.began(); name(turn) != "t1/1/1+" {
 			t.Fatalf("turn %+v", turn)
 		}
+	})
+
+	t.Run("waits a little for the hub to take the last results", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			gate := newGated()
+			g := newRig(t, newAgent(true, gate.run))
+			g.hub.setAnswer(func(api.Result) error { time.Sleep(time.Second); return nil })
+			g.take("t1")
+			gate.open("t1")
+			synctest.Wait()
+			g.stop()
+			h := openRig(t, g.cfg.Path, newAgent(true, done), newHub())
+			synctest.Wait()
+			none(t, h.hub.results, "second delivery")
+			h.stop()
+		})
+	})
+
+	t.Run("does not wait for a hub that takes none", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, done))
+			g.hub.setAnswer(func(api.Result) error { return api.Errorf(api.CodeInternal, "no") })
+			g.take("t1")
+			synctest.Wait()
+			began := time.Now()
+			g.stop()
+			if d := time.Since(began); d > 3*time.Second {
+				t.Fatalf("it took %v", d)
+			}
+		})
 	})
 
 	t.Run("is bounded when an agent does not stop", func(t *testing.T) {

@@ -264,4 +264,24 @@ func TestReconcile(t *testing.T) {
 		}
 		g.delivered()
 	})
+
+	t.Run("does not deliver twice what is on its way already", func(t *testing.T) {
+		big := strings.Repeat("x", api.MaxReply)
+		a := newAgent(false, func(context.Context, agent.Turn, agent.Host) (api.Outcome, error) {
+			return api.Outcome{State: api.StateDone, Reply: big}, nil
+		})
+		g := newRig(t, a, func(c *tasks.Config) { c.MaxParallel = 10 })
+		g.r.Connect(nil)
+		var all []api.Triple
+		for _, id := range []string{"t1", "t2", "t3", "t4", "t5"} {
+			all = append(all, g.take(id).Triple)
+		}
+		eventually(t, "the results", func() bool { return g.r.Snapshot().Undelivered == len(all) })
+		g.reconcile(all...)
+		g.r.Connect(g.hub)
+		g.delivered()
+		if n := len(g.hub.results); n != len(all) {
+			t.Fatalf("%d deliveries of %d results", n, len(all))
+		}
+	})
 }
