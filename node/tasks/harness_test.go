@@ -193,6 +193,9 @@ func (h *fakeHub) Call(ctx context.Context, method, path string, in, out any) er
 		err = answer(res)
 	}
 	if err == nil {
+		err = ctx.Err() // a caller that went away meanwhile does not hear of it
+	}
+	if err == nil {
 		h.mu.Lock()
 		if _, ok := h.stored[res.Triple]; !ok {
 			h.stored[res.Triple] = res.Outcome
