@@ -108,7 +108,6 @@ func parseLink(s string) (l Link, err error) {
 }
 
 func parseHostPort(s string) (host string, port uint16, err error) {
-	host = s
 	digits, hasPort := "", false
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')

@@ -102,8 +102,8 @@ func receive[T any](t testing.TB, c <-chan T, what string) T {
 func wantEnd(t testing.TB, s *tunnel.Session, r tunnel.Reason) *tunnel.CloseError {
 	t.Helper()
 	receive(t, s.Done(), "the end of the session")
-	e, ok := s.Err().(*tunnel.CloseError)
-	if !ok || e.Reason != r {
+	var e *tunnel.CloseError
+	if !errors.As(s.Err(), &e) || e.Reason != r {
 		t.Fatalf("the session ended with %v, want reason %v", s.Err(), r)
 	}
 	return e

@@ -74,10 +74,10 @@ func TestKeepTriesAgainForEverWithGrowingWaits(t *testing.T) {
 	if got := fmt.Sprint(phases); got != "[connecting waiting connecting waiting connecting waiting connecting waiting stopped]" {
 		t.Errorf("the phases are %s", got)
 	}
-	if s := states[1]; s.Err != down || s.Wait != 375*ms || s.Permanent {
+	if s := states[1]; !errors.Is(s.Err, down) || s.Wait != 375*ms || s.Permanent {
 		t.Errorf("the first wait is reported as %+v", s)
 	}
-	if last := states[len(states)-1]; last.Err != down {
+	if last := states[len(states)-1]; !errors.Is(last.Err, down) {
 		t.Errorf("the end is reported as %+v", last)
 	}
 }

@@ -95,7 +95,7 @@ func (p *pipe) copyIn() error {
 			err = p.copyInOnce()
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			// A server that cannot be told ends by itself; one that is gone already
 			// shows in the other direction.
 			if cw, ok := p.local.(interface{ CloseWrite() error }); ok {
@@ -171,7 +171,7 @@ func (p *pipe) copyOut() error {
 		}
 		switch {
 		case err == nil:
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return p.st.CloseWrite()
 		case isTimeout(err):
 			if err := errors.Join(p.rearm(), p.st.probeWrite()); err != nil {

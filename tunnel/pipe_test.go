@@ -224,7 +224,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		if err := server.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := hubEnd.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := hubEnd.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Fatalf("the hub reads %v", err)
 		}
 		fill(t, hubEnd)
@@ -238,7 +238,7 @@ func TestCancellingReachesTheServer(t *testing.T) {
 		if err := hubEnd.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := server.Read(make([]byte, 1)); err != io.EOF {
+		if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Fatalf("the server reads %v", err)
 		}
 		_ = hubEnd.Close()

@@ -394,8 +394,10 @@ func (s *Session) openNow(kind Kind) (*Stream, error) {
 func (s *Session) streamError(err error) error {
 	var reset *yamux.StreamError
 	switch {
-	case err == nil, err == io.EOF:
-		return err
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return io.EOF // as it is: readers compare it by identity
 	case errors.As(err, &reset):
 		return &ResetError{Code: ResetCode(reset.ErrorCode), Remote: reset.Remote}
 	case s.mux.IsClosed():

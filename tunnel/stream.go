@@ -68,7 +68,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		s.eof.Store(true)
 		return n, io.EOF
 	case s.closed.Load():
@@ -98,7 +98,7 @@ func (s *Stream) probeRead() error {
 	_ = s.mux.SetReadDeadline(time.Unix(1, 0)) // cannot fail
 	_, err := s.Read(nil)
 	_ = s.mux.SetReadDeadline(time.Time{})
-	if err == io.EOF || isTimeout(err) {
+	if errors.Is(err, io.EOF) || isTimeout(err) {
 		return nil
 	}
 	return err

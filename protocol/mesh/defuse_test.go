@@ -176,7 +176,7 @@ func TestFrameDoesNotTakeAWeakNonce(t *testing.T) {
 			t.Errorf("nonce %q: %q", nonce, framed)
 		}
 	}
-	if mesh.NewNonce() == mesh.NewNonce() {
+	if a, b := mesh.NewNonce(), mesh.NewNonce(); a == b {
 		t.Error("two nonces are the same")
 	}
 }

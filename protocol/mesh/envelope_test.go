@@ -1,6 +1,7 @@
 package mesh_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -182,8 +183,8 @@ func wantSyntaxError(t *testing.T, err error, code mesh.Code, line int) {
 	if err == nil {
 		t.Fatalf("no error, want %s", code)
 	}
-	se, ok := err.(*mesh.SyntaxError)
-	if !ok {
+	var se *mesh.SyntaxError
+	if !errors.As(err, &se) {
 		t.Fatalf("error is a %T: %v", err, err)
 	}
 	if se.Code != code || se.Line != line {

@@ -34,7 +34,7 @@ func (s *Store) Audit(ctx context.Context, after uint64, limit int) (entries []a
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
 		c := bucket(tx, bucketAudit).Cursor()
 		key, raw := c.Seek(uint64Key(after))
-		if key != nil && len(key) == seqBytes && binary.BigEndian.Uint64(key) == after {
+		if len(key) == seqBytes && binary.BigEndian.Uint64(key) == after {
 			key, raw = c.Next()
 		}
 		for ; key != nil && len(entries) < limit; key, raw = c.Next() {

@@ -22,7 +22,7 @@ func freeBytes(path string) (int64, error) {
 	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
 		return 0, err
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	return int64(st.Bavail) * int64(st.Bsize), nil //nolint:unconvert // the types differ between systems
 }
 
 // syncDir makes a file's creation, renaming or removal durable.

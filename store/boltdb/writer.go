@@ -192,8 +192,9 @@ func (db *DB) visible(txid int64) bool {
 	if err != nil {
 		return false // the mapping was lost while growing, before anything was written
 	}
-	defer tx.Rollback()
-	return int64(tx.ID()) >= txid
+	id := int64(tx.ID())
+	_ = tx.Rollback() // a read-only one has nothing to undo
+	return id >= txid
 }
 
 // guard turns a panic inside bbolt into an error. bbolt's locks may be left locked

@@ -15,7 +15,7 @@ var taskContracts = []contract{
 	{"creating stamps growing numbers and a revision", func(t *testing.T, s store.Store) {
 		first := create(t, s, newTask("a"), newTask("b"))
 		second := createOne(t, s, "c")
-		if !(0 < first[0].Seq && first[0].Seq < first[1].Seq && first[1].Seq < second.Seq) {
+		if first[0].Seq == 0 || first[1].Seq <= first[0].Seq || second.Seq <= first[1].Seq {
 			t.Fatalf("numbers %d, %d, %d do not grow", first[0].Seq, first[1].Seq, second.Seq)
 		}
 		for _, task := range append(first, second) {

@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -21,14 +22,14 @@ func TryLock(path string) (*Lock, error) {
 	}
 	for {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		return &Lock{f}, nil
-	case unix.EWOULDBLOCK:
+	case errors.Is(err, unix.EWOULDBLOCK):
 		f.Close()
 		return nil, ErrLocked
 	default:

@@ -16,9 +16,9 @@ import (
 )
 
 var (
-	// ErrGone: no process with this identity exists.
+	// ErrGone means that no process with this identity exists.
 	ErrGone = errors.New("the process is gone")
-	// ErrLocked: another process, or another holder in this one, has the lock.
+	// ErrLocked means that another process, or another holder in this one, has the lock.
 	ErrLocked = errors.New("the lock is held")
 )
 
