@@ -15,6 +15,7 @@ import (
 )
 
 func TestLoginKeepsACredentialThatOnlyItsOwnerReads(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := filepath.Join(w.Home, ".config", "opencode-mesh", "default.json")
 	info, err := os.Stat(path)
@@ -42,6 +43,7 @@ func TestLoginKeepsACredentialThatOnlyItsOwnerReads(t *testing.T) {
 }
 
 func TestLoginThatFails(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.hub.StartNode("alpha", clitest.Agent(obey))
 	for _, c := range []struct {
@@ -88,6 +90,7 @@ func TestLoginThatFails(t *testing.T) {
 }
 
 func TestLoginAsTheNodeOfThisMachine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p := w.hub.Enroll(auth.EnrollJoin, api.Login{Name: "alpha"})
 	sh := shell(t)
@@ -133,6 +136,7 @@ func TestWithoutALoginTheCommandsSaySo(t *testing.T) {
 }
 
 func TestARevokedCredentialIsNotAllowed(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.login("boss", "--operator", "--profile", "boss")
 	w.Want(0, []string{"revoke", "laptop", "--profile", "boss"})
@@ -147,6 +151,7 @@ func TestARevokedCredentialIsNotAllowed(t *testing.T) {
 }
 
 func TestAHubWithAnotherKeyIsNotTalkedTo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	other := clitest.StartHub(t)
 	path := filepath.Join(w.Home, ".config", "opencode-mesh", "default.json")

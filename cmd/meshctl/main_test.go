@@ -4,9 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"opencode-mesh/auth"
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/cmd/internal/clitest"
 	"opencode-mesh/node/agent"
@@ -37,6 +42,24 @@ func newWorld(t *testing.T, nodes ...string) *world {
 		w.hub.StartNode(name, clitest.Agent(obey))
 	}
 	return w
+}
+
+// stubHub is a shell that is logged in at a hub which answers as told.
+func stubHub(t *testing.T, answer http.HandlerFunc) *clitest.Shell {
+	t.Helper()
+	hub := httptest.NewServer(answer)
+	t.Cleanup(hub.Close)
+	link, err := auth.ParseLink(hub.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := shell(t)
+	secret, _ := auth.NewSecret()
+	p := auth.Profile{Link: link, HubID: "h", IdentityID: "i", Name: "laptop", Role: api.RoleController, Credential: auth.Secret(secret)}
+	if err := auth.SaveProfile(filepath.Join(sh.Home, ".config", "opencode-mesh", "default.json"), p); err != nil {
+		t.Fatal(err)
+	}
+	return sh
 }
 
 func (w *world) login(name string, args ...string) {
@@ -118,6 +141,16 @@ func (w *world) tasks() []map[string]any {
 func (w *world) dispatched(target, text string) string {
 	w.t.Helper()
 	return jsonLines(w.t, w.Want(0, []string{"dispatch", target, "--detach", "--json", "--", text}).Out)[0]["task"].(string)
+}
+
+// eventually asks until something holds that comes about by itself.
+func (w *world) eventually(what string, holds func() bool) {
+	w.t.Helper()
+	for until := time.Now().Add(30 * time.Second); !holds(); {
+		if time.Now().After(until) {
+			w.t.Fatalf("waited in vain for %s", what)
+		}
+	}
 }
 
 func onTerminal(app *cli.App) { app.StdoutTerminal = true }

@@ -223,6 +223,7 @@ func TestColoursFollowStateAndFill(t *testing.T) {
 }
 
 func TestOnATerminalTheTableMakesRoomForTheResults(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	run := func(env ...string) (raw, left string) {
 		raw = w.Want(0, []string{"dispatch", "alpha", "--", "do it well"}, onTerminal, func(app *cli.App) { app.Env = append(app.Env, env...) }).Out
@@ -246,6 +247,7 @@ func TestOnATerminalTheTableMakesRoomForTheResults(t *testing.T) {
 }
 
 func TestNoticesStandAboveTheTable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	s := clitest.NewBuffer()
 	r := w.Start([]string{"dispatch", "alpha", "--id", "t1", "--", "hang"}, onTerminal, func(app *cli.App) { app.Stdout, app.Stderr = s, s })

@@ -4,20 +4,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"opencode-mesh/auth"
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/cmd/internal/clitest"
 	"opencode-mesh/protocol/api"
 )
 
 func TestTaskList(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha", "beta")
 	w.Want(0, []string{"dispatch", "alpha", "--id", "t1", "--", "do one"})
 	w.Want(cli.ExitNotDone, []string{"dispatch", "beta", "--id", "t2", "--", "fail two"})
@@ -61,23 +59,12 @@ func TestTaskList(t *testing.T) {
 
 func TestTaskListGoesThroughPages(t *testing.T) {
 	var asked []string
-	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	sh := stubHub(t, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		asked = append(asked, q.Get("limit")+" "+q.Get("before"))
 		limit, _ := strconv.Atoi(q.Get("limit"))
 		_ = json.NewEncoder(w).Encode(api.TaskPage{Tasks: make([]api.Task, limit), Next: fmt.Sprint(len(asked))})
-	}))
-	defer hub.Close()
-	sh := shell(t)
-	link, err := auth.ParseLink(hub.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, _ := auth.NewSecret()
-	p := auth.Profile{Link: link, HubID: "h", IdentityID: "i", Name: "laptop", Role: api.RoleController, Credential: auth.Secret(secret)}
-	if err := auth.SaveProfile(filepath.Join(sh.Home, ".config", "opencode-mesh", "default.json"), p); err != nil {
-		t.Fatal(err)
-	}
+	})
 	out := sh.Want(0, []string{"task", "list", "--limit", "2050", "--json"}).Out
 	if strings.Count(out, "\n") != 2050 || !slices.Equal(asked, []string{"1000 ", "1000 1", "50 2"}) {
 		t.Errorf("%d lines after %q", strings.Count(out, "\n"), asked)
@@ -85,6 +72,7 @@ func TestTaskListGoesThroughPages(t *testing.T) {
 }
 
 func TestTaskShow(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	w.Want(0, []string{"dispatch", "alpha", "--id", "t1", "--", "escape"})
 	out := w.Want(0, []string{"task", "show", "t1"}).Out
@@ -107,6 +95,7 @@ func TestTaskShow(t *testing.T) {
 }
 
 func TestTaskCancelRetryAndAbandon(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	w.login("boss", "--operator", "--profile", "boss")
 	w.Want(0, []string{"dispatch", "alpha", "--id", "t1", "--", "do it"})
@@ -134,6 +123,7 @@ func TestTaskCancelRetryAndAbandon(t *testing.T) {
 }
 
 func TestEventsAreShownUntilCtrlC(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	watch := w.Start([]string{"watch", "--json"})
 	plain := w.Start([]string{"watch"})
@@ -169,6 +159,7 @@ func TestEventsAreShownUntilCtrlC(t *testing.T) {
 }
 
 func TestEnvelope(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	envelope := func(from, id, text string) string {
 		return "[opencode-mesh v1]\nfrom: " + from + "\ntask: " + id + "\nmode: one-shot\nreply: result-block\n---\n" + text + "\n"

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"opencode-mesh/cmd/internal/cli"
@@ -10,6 +14,7 @@ import (
 )
 
 func TestATimeoutDetachesAndTheResultIsThereLater(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	res := w.Want(cli.ExitWaiting, []string{"dispatch", "alpha", "--timeout", "300ms", "--json", "--", "hang"})
 	got := jsonLines(t, res.Out)
@@ -24,6 +29,7 @@ func TestATimeoutDetachesAndTheResultIsThereLater(t *testing.T) {
 }
 
 func TestCtrlCDetaches(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	r := w.Start([]string{"dispatch", "alpha", "--id", "t1", "--", "hang"})
 	w.hub.AwaitTask("t1", api.StateRunning)
@@ -40,6 +46,7 @@ func TestCtrlCDetaches(t *testing.T) {
 }
 
 func TestAWaitGoesOnWhenTheHubRestarts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha")
 	r := w.Start([]string{"dispatch", "alpha", "--id", "t1", "--", "hang"})
 	w.hub.AwaitTask("t1", api.StateRunning)
@@ -54,7 +61,26 @@ func TestAWaitGoesOnWhenTheHubRestarts(t *testing.T) {
 	}
 }
 
+func TestAWaitGoesOnWhenTheHubFailsBetweenAnEventAndTheReadAfterIt(t *testing.T) {
+	t.Parallel() // it tries again for some seconds
+	var reads atomic.Int32
+	sh := stubHub(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/events":
+			_, _ = io.WriteString(w, "event: beat\ndata: {}\n\n")
+		case reads.Add(1) == 1:
+			_ = json.NewEncoder(w).Encode(api.Task{Task: "t1", State: api.StateRunning})
+		case reads.Load() <= 8: // more often than one call is made
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			_ = json.NewEncoder(w).Encode(api.Task{Task: "t1", State: api.StateDone})
+		}
+	})
+	wantText(t, sh.Want(0, []string{"task", "wait", "t1"}).Out, "done")
+}
+
 func TestAQuestionIsShownWithItsOptionsAndAnswered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha", "beta")
 	hangs := w.dispatched("beta", "hang")
 	asks := w.dispatched("alpha", "ask")
@@ -75,6 +101,7 @@ func TestAQuestionIsShownWithItsOptionsAndAnswered(t *testing.T) {
 }
 
 func TestInJSONATaskThatAsksHasOneLine(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "alpha", "beta")
 	hangs := w.dispatched("beta", "hang")
 	asks := w.dispatched("alpha", "ask")

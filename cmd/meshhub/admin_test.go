@@ -54,6 +54,7 @@ func works(t *testing.T, p auth.Profile) bool {
 }
 
 func TestLinkIsTheOneThatServePrinted(t *testing.T) {
+	t.Parallel()
 	var served string
 	beside(t, "link", func(_ *testing.T, link string) { served = link }, func(t *testing.T, b *box) {
 		if res := b.Want(0, []string{"link"}); res.Out != served+"\n" {
@@ -68,6 +69,7 @@ func TestLinkIsTheOneThatServePrinted(t *testing.T) {
 }
 
 func TestListings(t *testing.T) {
+	t.Parallel()
 	beside(t, "nodes and credentials", func(t *testing.T, link string) {
 		mustEnroll(t, link, auth.EnrollJoin, "alpha")
 		mustEnroll(t, link, auth.EnrollLogin, "laptop")
@@ -89,6 +91,7 @@ func TestListings(t *testing.T) {
 }
 
 func TestRevokeEndsANameAtOnce(t *testing.T) {
+	t.Parallel()
 	var p auth.Profile
 	beside(t, "revoke", func(t *testing.T, link string) {
 		p = mustEnroll(t, link, auth.EnrollLogin, "laptop")
@@ -115,6 +118,7 @@ func TestRevokeEndsANameAtOnce(t *testing.T) {
 }
 
 func TestPasswdSetsTheFirstPassword(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	b.Want(0, []string{"passwd"})
 	b.Env = b.Env[:len(b.Env)-1] // no MESH_PASSWORD any more
@@ -123,6 +127,7 @@ func TestPasswdSetsTheFirstPassword(t *testing.T) {
 }
 
 func TestPasswdChangesThePasswordAndKeepsCredentials(t *testing.T) {
+	t.Parallel()
 	var p auth.Profile
 	beside(t, "passwd", func(t *testing.T, link string) {
 		p = mustEnroll(t, link, auth.EnrollLogin, "laptop")
@@ -185,6 +190,7 @@ func serving(t *testing.T, b *box) string {
 }
 
 func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
 	var p auth.Profile
 	beside(t, "backup", func(t *testing.T, link string) {
 		p = mustEnroll(t, link, auth.EnrollLogin, "laptop")
@@ -250,6 +256,7 @@ func TestBackupAndRestore(t *testing.T) {
 }
 
 func TestCheckFindsDamage(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	b.Want(0, []string{"passwd"})
 	if res := b.Want(0, []string{"check"}); res.Out != "ok\n" {
@@ -271,6 +278,7 @@ func TestCheckFindsDamage(t *testing.T) {
 }
 
 func TestCompactSaysWhatItGained(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	b.Want(0, []string{"passwd"})
 	wantText(t, b.Want(0, []string{"compact"}).Out, "bytes before", "after")

@@ -106,6 +106,7 @@ func TestEveryCommandShowsAnExampleThatParses(t *testing.T) {
 }
 
 func TestCommandsThatLookAfterDataDoNotMakeAny(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	for _, args := range [][]string{
 		{"link"}, {"nodes"}, {"credentials"}, {"revoke", "alpha"}, {"check"}, {"compact"}, {"backup", filepath.Join(b.Home, "x")},

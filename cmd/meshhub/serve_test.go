@@ -15,6 +15,7 @@ import (
 )
 
 func TestServePrintsWhereItListensAndHowToJoin(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	r, url, link := b.serve()
 	if !strings.HasPrefix(url, "https://127.0.0.1:") || !strings.HasPrefix(link, "mesh://127.0.0.1:") {
@@ -51,6 +52,7 @@ func TestServeWithoutAPasswordSaysWhatToDo(t *testing.T) {
 }
 
 func TestServeIgnoresAnotherPasswordOnceOneIsSet(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	file := filepath.Join(t.TempDir(), "pw")
 	if err := os.WriteFile(file, []byte("another one\n"), 0o600); err != nil {
@@ -69,6 +71,7 @@ func TestServeIgnoresAnotherPasswordOnceOneIsSet(t *testing.T) {
 }
 
 func TestASecondHubOnTheSameDataNamesFileAndHolder(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	b.serve()
 	var all []*clitest.Running // each waits a moment for the holder to go
@@ -85,6 +88,7 @@ func TestASecondHubOnTheSameDataNamesFileAndHolder(t *testing.T) {
 }
 
 func TestServeRefusesBadFlags(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, says string }{
 		{"--listen nowhere", "--listen"},
 		{"--tls maybe", "--tls"},
@@ -107,6 +111,7 @@ func TestServeRefusesBadFlags(t *testing.T) {
 }
 
 func TestServeOnATakenAddressFails(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +121,7 @@ func TestServeOnATakenAddressFails(t *testing.T) {
 }
 
 func TestServeTakesItsSettingsFromTheEnvironment(t *testing.T) {
+	t.Parallel()
 	b := newBox(t)
 	b.Set("MESHHUB_TLS", "off")
 	b.Set("MESHHUB_TRUSTED_PROXY", "10.0.0.0/8\n192.0.2.7")

@@ -11,6 +11,7 @@ import (
 )
 
 func TestInstructionsHoldTheConductAndHowToKnowAnEnvelope(t *testing.T) {
+	t.Parallel()
 	out := newMachine(t, nil).Want(0, []string{"instructions"}).Out
 	wantText(t, out, mesh.Conduct(), "first non-blank line", "[aoi-mesh v1]", "ordinary text")
 	if mesh.IsEnvelope(out) {
@@ -19,6 +20,7 @@ func TestInstructionsHoldTheConductAndHowToKnowAnEnvelope(t *testing.T) {
 }
 
 func TestInstallingInstructionsTouchesNothingOfOthers(t *testing.T) {
+	t.Parallel()
 	read := func(t *testing.T, path string) string {
 		t.Helper()
 		data, err := os.ReadFile(path)

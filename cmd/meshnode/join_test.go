@@ -13,6 +13,7 @@ import (
 )
 
 func TestJoinKeepsACredentialThatOnlyItsOwnerReads(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	res := m.Want(0, []string{"join", m.hub.Link, "--name", "alpha"})
 	wantText(t, res.Err, "alpha", "meshnode run")
@@ -34,6 +35,7 @@ func TestJoinKeepsACredentialThatOnlyItsOwnerReads(t *testing.T) {
 }
 
 func TestATakenNameIsTakenOverOnRequestOnly(t *testing.T) {
+	t.Parallel()
 	hub := clitest.StartHub(t)
 	first := newMachine(t, hub)
 	first.join("alpha")
@@ -52,6 +54,7 @@ func TestATakenNameIsTakenOverOnRequestOnly(t *testing.T) {
 }
 
 func TestAJoinThatFails(t *testing.T) {
+	t.Parallel()
 	hub := clitest.StartHub(t)
 	file := filepath.Join(t.TempDir(), "a file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -94,6 +97,7 @@ func TestAJoinThatFails(t *testing.T) {
 }
 
 func TestRunJoinsFirstAndOnce(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	r := m.online("alpha", m.demo("--hub", m.hub.Link, "--name", "alpha"))
 	if res := r.Stop(); res.Code != 0 || res.Out != "" {
@@ -153,6 +157,7 @@ func TestRunWaitsForAHubThatIsNotUpYet(t *testing.T) {
 }
 
 func TestRunWithoutAHubSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, nil)
 	wantText(t, m.Want(cli.ExitUsage, m.demo()).Err, "meshnode join", "--hub")
 	wantText(t, m.Want(cli.ExitUsage, m.demo("--hub", "mesh+plain://127.0.0.1:1")).Err, "--name")

@@ -16,6 +16,7 @@ import (
 )
 
 func TestRunHandsTasksToTheProgram(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	if err := os.WriteFile(filepath.Join(m.workspace, "notes.txt"), []byte("a line\n"), 0o600); err != nil {
@@ -30,6 +31,7 @@ func TestRunHandsTasksToTheProgram(t *testing.T) {
 }
 
 func TestWhatAProgramGets(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	m.Set("MESHNODE_LOG_LEVEL", "warn")
@@ -60,6 +62,7 @@ func TestWhatAProgramGets(t *testing.T) {
 }
 
 func TestRunRefusesBadFlagsBeforeItJoins(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	file := filepath.Join(m.workspace, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -152,6 +155,7 @@ func TestServicesAreNamedURLs(t *testing.T) {
 }
 
 func TestARevokedNodeEndsWithWhatToDo(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	r := m.online("alpha", m.demo())
@@ -171,6 +175,7 @@ func TestARevokedNodeEndsWithWhatToDo(t *testing.T) {
 }
 
 func TestANodeMeetsAnotherHub(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	path := filepath.Join(m.data, "node.json")
@@ -216,6 +221,7 @@ func TestASecondNodeOnTheSameDataNamesFileAndHolder(t *testing.T) {
 }
 
 func TestAnUnreadableJournalStopsTheNode(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	m.online("alpha", m.demo()).Stop()
@@ -234,6 +240,7 @@ func TestAnUnreadableJournalStopsTheNode(t *testing.T) {
 }
 
 func TestPoliciesOfANode(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	t.Run("refuse", func(t *testing.T) {

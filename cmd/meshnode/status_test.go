@@ -15,6 +15,7 @@ import (
 )
 
 func TestStatusShowsLinkAgentTasksAndJournal(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	wantText(t, m.Want(cli.ExitNoAccess, []string{"status"}).Err, m.data, "meshnode run")
 	wantText(t, m.Want(cli.ExitNoAccess, []string{"held"}).Err, m.data)
@@ -60,6 +61,7 @@ func TestAStatusForPeopleSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestANodeWhoseAgentIsAwaySaysSo(t *testing.T) {
+	t.Parallel()
 	m := newMachine(t, clitest.StartHub(t))
 	m.join("alpha")
 	r := m.online("alpha", []string{"run", "--workspace", m.workspace, "--opencode", "http://127.0.0.1:1"})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"opencode-mesh/hub/client"
@@ -105,25 +106,46 @@ func TestEventsAreReadAsTheStandardSays(t *testing.T) {
 	}
 }
 
-func TestASilentStreamIsGivenUp(t *testing.T) {
-	s := newStub(t, func(n int, w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, "event: beat\ndata: {}\n\n")
-		_ = http.NewResponseController(w).Flush()
-		if n == 1 {
-			<-r.Context().Done() // ends when the client hangs up
+// roundTrip answers requests without a network.
+type roundTrip func(r *http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestAStreamIsGivenUpWhenItIsSilentAndOnlyThen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := client.New(profile(t, "http://127.0.0.1:1"), "")
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	c := s.client("")
-	c.Hasten(20 * time.Millisecond)
-	var why error
-	collect(t, c, 2, func(err error) {
-		if why == nil {
+		const beats = 20
+		c.Via(roundTrip(func(r *http.Request) (*http.Response, error) {
+			body, out := io.Pipe()
+			go func() {
+				for range beats {
+					_, _ = io.WriteString(out, "event: beat\ndata: {}\n\n")
+					time.Sleep(api.EventHeartbeat)
+				}
+				<-r.Context().Done() // the client hangs up
+				_ = out.CloseWithError(r.Context().Err())
+			}()
+			return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
+		}))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began, heard := time.Now(), 0
+		var why error
+		_ = c.Events(ctx, func(api.Event) error { heard++; return nil }, func(err error) {
 			why = err
+			cancel()
+		})
+		took := time.Since(began)
+		if !errors.Is(why, client.ErrUnreachable) || heard != beats {
+			t.Errorf("lost by %v after %d beats", why, heard)
+		}
+		if last := (beats - 1) * api.EventHeartbeat; took < last+2*api.EventHeartbeat || took > last+4*api.EventHeartbeat {
+			t.Errorf("given up %s after the last beat", took-last)
 		}
 	})
-	if !errors.Is(why, client.ErrUnreachable) {
-		t.Errorf("lost by %v", why)
-	}
 }
 
 func TestEventsEndWithARefusal(t *testing.T) {
