@@ -339,6 +339,7 @@ func TestLinkEndsForGood(t *testing.T) {
 		r.expect("welcomed", "attach")
 		hub.Cut(tunnel.ReasonSuperseded)
 		r.expect("detach", "supersede", "attach")
+		linktest.Await(t, hub.Drains, "the drain tunnel")
 		hub.Cut(tunnel.ReasonRevoked)
 		if err := r.end(); !errors.Is(err, link.ErrRevoked) {
 			t.Fatalf("ended with %v", err)

@@ -50,7 +50,8 @@ func (j *journal) accept(o *api.Offer, adm admission) (taken *record, rc api.Rec
 		if err := tx.Bucket([]byte(bucketTexts)).Put(arrivalKey(rec.arrival), []byte(o.Text)); err != nil {
 			return err
 		}
-		return j.put(tx, rec)
+		_, err := j.put(tx, rec)
+		return err
 	})
 	j.mu.Lock()
 	j.ready(rec)

@@ -39,6 +39,9 @@ const (
 	// ended, before the turn is settled without it.
 	DefaultAbortLimit = time.Minute
 
+	// DefaultMarkDelay is how long a change that nobody waits for may wait for a commit
+	// that is waited for.
+	DefaultMarkDelay = 100 * time.Millisecond
 	// DefaultStartDelay is how long what an earlier process left waits for the hub's
 	// first word after the hello.
 	DefaultStartDelay = 2 * time.Second
@@ -106,6 +109,9 @@ type Config struct {
 	// hub to withdraw what must not start any more; 0: DefaultStartDelay.
 	StartDelay time.Duration
 
+	// MarkDelay is how long the mark that a turn runs, or that a result was
+	// acknowledged, waits for another commit to share; 0: DefaultMarkDelay.
+	MarkDelay time.Duration
 	// BallastBytes is the size of the file beside the journal that is given up when
 	// the disk is full; 0: boltdb.DefaultBallastBytes, -1: none.
 	BallastBytes int64
@@ -137,7 +143,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for _, d := range []time.Duration{
 		c.DefaultDeadline, c.HeldLimit, c.Window, c.ProgressDelay, c.ProgressInterval,
-		c.RetryMin, c.RetryMax, c.Maintenance, c.AbortLimit, c.StartDelay,
+		c.RetryMin, c.RetryMax, c.Maintenance, c.AbortLimit, c.StartDelay, c.MarkDelay,
 	} {
 		if d < 0 {
 			return c, errors.New("tasks config: a duration is negative")
@@ -171,6 +177,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Maintenance, DefaultMaintenance)
 	setDefault(&c.AbortLimit, DefaultAbortLimit)
 	setDefault(&c.StartDelay, DefaultStartDelay)
+	setDefault(&c.MarkDelay, DefaultMarkDelay)
 	if c.Now == nil {
 		c.Now = time.Now
 	}

@@ -13,8 +13,8 @@
 // hub's clock does.
 //
 // Durability, step by step: a receipt waits for one commit and a result for one;
-// the mark that a turn runs and the mark that a result was acknowledged share a
-// later commit and are not waited for. A lost running mark is harmless because an
+// the mark that a turn runs and the mark that a result was acknowledged ride along
+// with a later commit and are not waited for. A lost running mark is harmless because an
 // agent starts nothing irreversible before Host.Checkpoint returned, and a
 // checkpoint carries the mark; a lost acknowledgement costs a repeated delivery.
 package tasks

@@ -106,7 +106,10 @@ func (j *journal) release(rec *record) error {
 	rec.State = api.StateAccepted
 	rec.busy = make(chan struct{})
 	j.mu.Unlock()
-	err := j.update(func(tx *bolt.Tx) error { return j.put(tx, rec) })
+	err := j.update(func(tx *bolt.Tx) error {
+		_, err := j.put(tx, rec)
+		return err
+	})
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ready(rec)

@@ -3,7 +3,6 @@ package tasks
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
@@ -88,6 +87,10 @@ type journal struct {
 	closed    []closedTriple        // what may be forgotten, oldest first
 	sessions  map[string]boundEntry // by sessionKey
 	textBytes int                   // of the texts kept in memory
+	dirty     map[uint64]*record    // marks that wait, by arrival; see marks.go
+	flying    map[uint64]*record    // marks in a commit that is under way
+
+	marked chan struct{} // room for one; tells that a mark waits
 }
 
 // openJournal opens the journal or makes a new one when no file is there. A file
@@ -104,6 +107,9 @@ func openJournal(cfg Config) (*journal, error) {
 		index:    make(map[string][]known),
 		open:     make(map[uint64]*record),
 		sessions: make(map[string]boundEntry),
+		dirty:    make(map[uint64]*record),
+		flying:   make(map[uint64]*record),
+		marked:   make(chan struct{}, 1),
 	}
 	if err := j.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", cfg.Path, err), db.Close())
@@ -258,23 +264,6 @@ func (j *journal) findIdle(t api.Triple) *known {
 	}
 }
 
-// update runs fn in a transaction and returns once it is on disk.
-func (j *journal) update(fn func(tx *bolt.Tx) error) error {
-	j.engine.RLock()
-	defer j.engine.RUnlock()
-	return j.db.Update(context.Background(), fn)
-}
-
-// later queues fn for the next commit. What is lost of it is repaired by a later
-// write of the same record or by a repeat of the hub; see the package comment.
-func (j *journal) later(fn func(tx *bolt.Tx) error) {
-	j.engine.RLock()
-	defer j.engine.RUnlock()
-	if err := j.db.Enqueue(fn); err != nil {
-		j.log.Debug("journal mark not written", "err", err)
-	}
-}
-
 // view runs fn on what is on disk.
 func (j *journal) view(fn func(tx *bolt.Tx) error) error {
 	j.engine.RLock()
@@ -283,26 +272,27 @@ func (j *journal) view(fn func(tx *bolt.Tx) error) error {
 }
 
 // put writes a record as it is now, so that whatever order two writes of one
-// record arrive in, the later state stays. Called inside a transaction.
-func (j *journal) put(tx *bolt.Tx, rec *record) error {
+// record arrive in, the later state stays. An outcome that is not on disk goes
+// along, which it reports. Called inside a transaction.
+func (j *journal) put(tx *bolt.Tx, rec *record) (outcome bool, err error) {
 	j.mu.Lock()
 	r := row{spec: rec.spec, fate: rec.fate}
-	var outcome []byte
+	var blob []byte
 	if rec.unsaved {
-		outcome = rec.outcome
+		blob = rec.outcome
 	}
 	j.mu.Unlock()
 	data, err := json.Marshal(r)
 	if err != nil {
-		return err
+		return false, err
 	}
 	key := arrivalKey(rec.arrival)
-	if outcome != nil {
-		if err := tx.Bucket([]byte(bucketOutcomes)).Put(key, outcome); err != nil {
-			return err
+	if blob != nil {
+		if err := tx.Bucket([]byte(bucketOutcomes)).Put(key, blob); err != nil {
+			return false, err
 		}
 	}
-	return tx.Bucket([]byte(bucketTasks)).Put(key, data)
+	return blob != nil, tx.Bucket([]byte(bucketTasks)).Put(key, data)
 }
 
 // propose moves the fencing epoch on and returns once that is on disk
@@ -363,7 +353,9 @@ func (j *journal) failed() <-chan struct{} {
 	return j.db.Failed()
 }
 
+// close writes the marks that wait and closes the file.
 func (j *journal) close() error {
+	j.flush()
 	j.engine.RLock()
 	defer j.engine.RUnlock()
 	return j.db.Close()

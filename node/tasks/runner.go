@@ -291,7 +291,7 @@ func (r *Runner) upkeep() {
 	defer r.wg.Done()
 	tick := time.NewTicker(r.cfg.Maintenance)
 	defer tick.Stop()
-	var begin <-chan time.Time
+	var begin, flush <-chan time.Time
 	for {
 		select {
 		case <-r.quit:
@@ -302,10 +302,19 @@ func (r *Runner) upkeep() {
 		case <-begin:
 			r.begin()
 			continue
+		case <-r.journal.marked:
+			if flush == nil {
+				flush = time.After(r.cfg.MarkDelay)
+			}
+			continue
+		case <-flush:
+			flush = nil
+			r.journal.flush()
+			continue
 		case <-tick.C:
 		}
 		r.refuseOverdue()
-		r.journal.saveUnsaved()
+		r.journal.flush()
 		if n, err := r.journal.prune(); err != nil {
 			r.log.Warn("journal not pruned", "err", err)
 		} else if n > 0 {

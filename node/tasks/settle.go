@@ -31,11 +31,6 @@ func (j *journal) claim(rec *record) bool {
 	return true
 }
 
-// mark queues the record's present state for the next commit.
-func (j *journal) mark(rec *record) {
-	j.later(func(tx *bolt.Tx) error { return j.put(tx, rec) })
-}
-
 // textOf returns the text of an open record.
 func (j *journal) textOf(rec *record) (string, error) {
 	j.mu.Lock()
@@ -54,9 +49,7 @@ func (j *journal) textOf(rec *record) (string, error) {
 // checkpoint replaces the turn's checkpoint; it carries the running mark along, so
 // that a turn with a checkpoint is never taken for one that had not started.
 func (j *journal) checkpoint(ctx context.Context, rec *record, data []byte, ranMS int64) error {
-	j.engine.RLock()
-	defer j.engine.RUnlock()
-	return j.db.Update(ctx, func(tx *bolt.Tx) error {
+	return j.commit(ctx, func(tx *bolt.Tx) error {
 		j.mu.Lock()
 		over := rec.State != api.StateRunning
 		if !over {
@@ -69,7 +62,8 @@ func (j *journal) checkpoint(ctx context.Context, rec *record, data []byte, ranM
 		if err := tx.Bucket([]byte(bucketCheckpoints)).Put(arrivalKey(rec.arrival), data); err != nil {
 			return err
 		}
-		return j.put(tx, rec)
+		_, err := j.put(tx, rec)
+		return err
 	})
 }
 
@@ -97,18 +91,20 @@ func (j *journal) settle(rec *record, out api.Outcome, ranMS int64) bool {
 		return false
 	}
 	rec.State, rec.EndedMS, rec.RanMS = out.State, j.nowMS(), ranMS
-	rec.busy = make(chan struct{})
+	j.decide(rec, blob)
+	delete(j.dirty, rec.arrival) // this write says more than the mark
 	j.mu.Unlock()
 
-	err := j.update(func(tx *bolt.Tx) error { return j.writeOutcome(tx, rec, blob) })
+	err := j.update(func(tx *bolt.Tx) error { return j.writeOutcome(tx, rec) })
 
 	j.mu.Lock()
-	rec.outcome, rec.unsaved = blob, err != nil
+	rec.unsaved = err != nil
 	j.show(rec)
 	j.dropText(rec)
 	j.ready(rec)
 	j.mu.Unlock()
 	if err != nil {
+		j.mark(rec)
 		j.log.Error("result not journaled, it is delivered from memory", "task", rec.Task, "err", err)
 	}
 	return true
@@ -126,7 +122,7 @@ func (j *journal) conclude(rec *record, out api.Outcome, acked bool, from ...api
 	}
 	old := rec.fate
 	rec.State, rec.EndedMS, rec.Acked = out.State, j.nowMS(), acked
-	rec.busy = make(chan struct{})
+	j.decide(rec, blob)
 	j.mu.Unlock()
 
 	err := j.update(func(tx *bolt.Tx) error {
@@ -135,17 +131,17 @@ func (j *journal) conclude(rec *record, out api.Outcome, acked bool, from ...api
 				return err
 			}
 		}
-		return j.writeOutcome(tx, rec, blob)
+		return j.writeOutcome(tx, rec)
 	})
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ready(rec)
+	rec.unsaved = false
 	if err != nil {
-		rec.fate = old
+		rec.fate, rec.outcome = old, nil
 		return err
 	}
-	rec.outcome = blob
 	j.show(rec)
 	j.dropText(rec)
 	if acked {
@@ -154,32 +150,33 @@ func (j *journal) conclude(rec *record, out api.Outcome, acked bool, from ...api
 	return nil
 }
 
-// writeOutcome stores how a turn ended.
-func (j *journal) writeOutcome(tx *bolt.Tx, rec *record, blob []byte) error {
-	key := arrivalKey(rec.arrival)
-	if err := tx.Bucket([]byte(bucketOutcomes)).Put(key, blob); err != nil {
+// decide makes a record busy with an outcome that is not on disk yet. From here on
+// every write of the record carries the outcome: a mark that is on its way must not
+// store an end without it. Callers hold mu.
+func (j *journal) decide(rec *record, outcome []byte) {
+	rec.busy = make(chan struct{})
+	rec.outcome, rec.unsaved = outcome, true
+}
+
+// writeOutcome stores a record with its outcome.
+func (j *journal) writeOutcome(tx *bolt.Tx, rec *record) error {
+	if err := tx.Bucket([]byte(bucketCheckpoints)).Delete(arrivalKey(rec.arrival)); err != nil {
 		return err
 	}
-	if err := tx.Bucket([]byte(bucketCheckpoints)).Delete(key); err != nil {
-		return err
-	}
-	return j.put(tx, rec)
+	_, err := j.put(tx, rec)
+	return err
 }
 
 // ack records that the hub has the result.
 func (j *journal) ack(rec *record) {
 	j.mu.Lock()
 	rec.Acked = true
+	j.dirty[rec.arrival] = rec
 	if !rec.unsaved {
 		j.retire(rec)
 	}
 	j.mu.Unlock()
-	j.later(func(tx *bolt.Tx) error {
-		if err := tx.Bucket([]byte(bucketTexts)).Delete(arrivalKey(rec.arrival)); err != nil {
-			return err
-		}
-		return j.put(tx, rec)
-	})
+	signal(j.marked)
 }
 
 // retire moves an acknowledged record out of memory; the disk has it. Callers
@@ -194,35 +191,6 @@ func (j *journal) retire(rec *record) {
 		kn.rec = nil
 	}
 	j.closed = append(j.closed, closedTriple{Triple: rec.Triple, arrival: rec.arrival, createdMS: rec.CreatedMS, endedMS: rec.EndedMS})
-}
-
-// saveUnsaved stores the outcomes that could not be journaled when they came.
-func (j *journal) saveUnsaved() {
-	j.mu.Lock()
-	var recs []*record
-	for _, rec := range j.open {
-		if rec.unsaved {
-			recs = append(recs, rec)
-		}
-	}
-	j.mu.Unlock()
-	for _, rec := range recs {
-		err := j.update(func(tx *bolt.Tx) error {
-			if err := tx.Bucket([]byte(bucketCheckpoints)).Delete(arrivalKey(rec.arrival)); err != nil {
-				return err
-			}
-			return j.put(tx, rec)
-		})
-		if err != nil {
-			return
-		}
-		j.mu.Lock()
-		rec.unsaved = false
-		if rec.Acked {
-			j.retire(rec)
-		}
-		j.mu.Unlock()
-	}
 }
 
 // outcomeBlob returns the encoded outcome of a settled record.

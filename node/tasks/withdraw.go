@@ -87,12 +87,13 @@ func (j *journal) tombstone(w *api.Withdraw, out api.Outcome) (withdrawal, error
 		spec{Triple: w.Triple, CreatedMS: w.CreatedMS, TakenMS: now},
 		fate{State: out.State, EndedMS: now, Acked: true},
 	)
+	j.decide(rec, encodeOutcome(&out))
 	j.mu.Unlock()
-	blob := encodeOutcome(&out)
-	err := j.update(func(tx *bolt.Tx) error { return j.writeOutcome(tx, rec, blob) })
+	err := j.update(func(tx *bolt.Tx) error { return j.writeOutcome(tx, rec) })
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ready(rec)
+	rec.unsaved = false
 	if err != nil {
 		j.remove(rec)
 		return withdrawal{}, refusal(err)
@@ -138,7 +139,15 @@ func (j *journal) reload(t api.Triple, kn known) (*record, error) {
 		return nil, api.Errorf(api.CodeTooOld, "task %s was just forgotten here", t.Task)
 	}
 	if cur.rec == nil {
-		cur.rec = &record{spec: r.spec, fate: r.fate, shown: r.State, arrival: kn.arrival}
+		// Its last mark may still be on the way: there must be one record only.
+		rec := j.dirty[kn.arrival]
+		if rec == nil {
+			rec = j.flying[kn.arrival]
+		}
+		if rec == nil {
+			rec = &record{spec: r.spec, fate: r.fate, shown: r.State, arrival: kn.arrival}
+		}
+		cur.rec = rec
 		j.open[kn.arrival] = cur.rec
 		j.unclose(kn.arrival)
 	}
