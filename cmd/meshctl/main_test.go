@@ -171,3 +171,14 @@ func TestCompletionIsThereForFourShells(t *testing.T) {
 		t.Errorf("flags are not completed: %s", out)
 	}
 }
+
+func TestADispatchFromInsideATaskSaysSo(t *testing.T) {
+	sh := stubHub(t, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get(api.TaskTokenHeader); got != "token-of-the-task" {
+			t.Errorf("the hub sees the token %q", got)
+		}
+		_ = json.NewEncoder(w).Encode(api.Dispatched{Tasks: []api.Task{{Task: "t1", Target: "beta", State: api.StateQueued}}})
+	})
+	sh.Set("MESH_TASK_TOKEN", "token-of-the-task")
+	sh.Want(0, []string{"dispatch", "beta", "--detach", "--", "x"})
+}

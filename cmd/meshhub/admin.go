@@ -32,7 +32,7 @@ func (m *Main) admin(cmd *cobra.Command, fn func(admin) error) (err error) {
 	if err := mustExist(dir); err != nil {
 		return err
 	}
-	hc, done, err := hub.Admin(cmd.Context(), dir, m.quiet())
+	hc, done, err := hub.Admin(cmd.Context(), dir, m.app.Warnings())
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (m *Main) passwd() *cobra.Command {
 			if err := os.MkdirAll(dir, 0o700); err != nil {
 				return err
 			}
-			hc, done, err := hub.Admin(cmd.Context(), dir, m.quiet())
+			hc, done, err := hub.Admin(cmd.Context(), dir, m.app.Warnings())
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 
 	"github.com/spf13/cobra"
@@ -88,10 +87,10 @@ func (m *Main) runServe(cmd *cobra.Command, _ []string) error {
 	}
 	fmt.Fprintf(m.app.Stdout, "listening %s\njoin %s\n", h.URL(), h.JoinLink())
 	if pin := h.Pin(); pin != "" {
-		fmt.Fprintf(m.app.Stderr, "fingerprint sha256:%s (what a browser that warns should show for the key of %s)\n", pin, h.URL())
+		cfg.Log.Info("this is what a browser that warns should show for the hub's key", "url", h.URL(), "fingerprint", "sha256:"+pin)
 	}
 	for _, a := range h.OtherAddresses() {
-		fmt.Fprintf(m.app.Stderr, "this machine is also %s; put it into the join link if nodes reach it there\n", a)
+		cfg.Log.Info("this machine has another address; put it into the join link if nodes reach it there", "address", a)
 	}
 	return h.Serve(cmd.Context())
 }
@@ -135,9 +134,4 @@ func (m *Main) config(cmd *cobra.Command) (hub.Config, error) {
 		return cfg, cli.Exit(cli.ExitUsage, err)
 	}
 	return cfg, nil
-}
-
-// quiet is the log of commands that look after data: warnings only.
-func (m *Main) quiet() *slog.Logger {
-	return slog.New(slog.NewTextHandler(m.app.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -25,7 +25,7 @@ func TestServePrintsWhereItListensAndHowToJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantText(t, r.Err.String(), "sha256:"+l.Pin)
+	r.Err.AwaitText(t, "sha256:"+l.Pin)
 	mustEnroll(t, link, auth.EnrollLogin, "laptop")
 
 	t.Run("and ends with 0 when it is told to", func(t *testing.T) {

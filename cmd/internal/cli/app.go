@@ -180,11 +180,18 @@ func (a *App) Log(cmd *cobra.Command) (*slog.Logger, error) {
 	if err := level.UnmarshalText([]byte(name)); err != nil {
 		return nil, Usage("--log-level is debug, info, warn or error, not %q", name)
 	}
+	return a.logger(level), nil
+}
+
+// Warnings is the log of commands that do one thing: only what is wrong.
+func (a *App) Warnings() *slog.Logger { return a.logger(slog.LevelWarn) }
+
+func (a *App) logger(level slog.Level) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if a.StderrTerminal {
-		return slog.New(slog.NewTextHandler(a.Stderr, opts)), nil
+		return slog.New(slog.NewTextHandler(a.Stderr, opts))
 	}
-	return slog.New(slog.NewJSONHandler(a.Stderr, opts)), nil
+	return slog.New(slog.NewJSONHandler(a.Stderr, opts))
 }
 
 // DataDir is the default data directory of a kind ("hub", "node"): MESH_DIR/kind,
