@@ -279,6 +279,36 @@ func TestFullDisk(t *testing.T) {
 		})
 	})
 
+	t.Run("such a result is journaled although no hub has taken it, and delivered by the next process", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			gate := newGated()
+			g := newRig(t, newAgent(true, gate.run))
+			g.r.Connect(nil)
+			g.take("t1")
+			g.began()
+			g.disk.fail(syscall.ENOSPC)
+			gate.open("t1")
+			synctest.Wait()
+			if s := g.r.Snapshot(); s.Unsaved != 1 {
+				t.Fatalf("in hand: %+v", s)
+			}
+			g.disk.fail(0)
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if s := g.r.Snapshot(); s.Unsaved != 0 || s.Undelivered != 1 {
+				t.Fatalf("in hand after it healed: %+v", s)
+			}
+			path := g.crash()
+			g.stop()
+			a := newAgent(true, done)
+			h := openRig(t, path, a, newHub())
+			if res := h.result(); res.Task != "t1" || len(a.starts()) != 0 {
+				t.Fatalf("result %+v, starts %v", res, a.starts())
+			}
+			h.stop()
+		})
+	})
+
 	t.Run("a withdrawal that could not be journaled leaves no trace", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			gate := newGated()

@@ -225,6 +225,7 @@ type disk struct {
 	fault error
 	held  chan struct{} // closed to let commits go on; nil when they may
 	at    chan struct{} // gets one for each commit that is held back
+	n     int           // commits so far
 }
 
 func newDisk() *disk { return &disk{at: make(chan struct{}, 1000)} }
@@ -233,6 +234,7 @@ func newDisk() *disk { return &disk{at: make(chan struct{}, 1000)} }
 func (d *disk) BeforeCommit(boltdb.CommitOp) error {
 	d.mu.Lock()
 	held := d.held
+	d.n++
 	d.mu.Unlock()
 	if held != nil {
 		d.at <- struct{}{}
@@ -241,6 +243,13 @@ func (d *disk) BeforeCommit(boltdb.CommitOp) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.fault
+}
+
+// commits is how many commits there were.
+func (d *disk) commits() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.n
 }
 
 // fail makes commits fail with an error number; 0 heals.
