@@ -23,7 +23,7 @@ const (
 type AgentStatus struct {
 	Kind    string `json:"kind"` // "opencode", "command"
 	Health  string `json:"health"`
-	Version string `json:"version,omitempty"`
+	Version string `json:"version"`
 	// Detail says why the agent is not healthy.
 	Detail string `json:"detail,omitempty"`
 	// Memory is the resident size of a supervised server, in bytes.

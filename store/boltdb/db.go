@@ -26,6 +26,7 @@ type DB struct {
 	done   chan struct{} // closed when the writer has ended
 
 	ballast ballast // the writer's
+	runway  runway  // the writer's
 	broken  bool    // the writer's; bbolt panicked, its locks are in doubt
 
 	closeOnce sync.Once

@@ -119,6 +119,7 @@ func newDB(cfg Config, b *bolt.DB, state DiskState, cause error) *DB {
 		queue:   newQueue(cfg.QueueSize),
 		failed:  make(chan struct{}),
 		done:    make(chan struct{}),
+		runway:  runway{path: cfg.Path},
 		ballast: ballast{path: cfg.Path + ballastSuffix, size: cfg.BallastBytes},
 	}
 	db.bolt.Store(b)

@@ -45,6 +45,7 @@ func (db *DB) run() {
 			if db.disk.Load().err != nil {
 				continue // refuse what waits before trying the disk again
 			}
+			db.runway.extend(db.bolt.Load())
 			select {
 			case <-tick.C:
 				db.tick()
