@@ -1,28 +1,92 @@
-// Package bench measures a whole fleet in one process: hub, nodes with journals
-// and controllers over real sockets, with fsync on. Every figure is printed with
-// its ratio to a floor measured in the same run, because only ratios carry over to
-// another machine.
+// Package bench measures a whole fleet with fsync on: a hub process, a process
+// with the nodes and their journals, and the controllers here, over real sockets.
+// Every figure is printed with its ratio to a floor measured in the same run,
+// because only ratios carry over to another machine.
 package bench
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
 	"opencode-mesh/auth"
-	"opencode-mesh/hub"
 	"opencode-mesh/hub/client"
 	"opencode-mesh/node"
 	"opencode-mesh/node/agent"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/test/fleet"
 )
 
-const password = "only for this benchmark"
+// Variables with which the test binary is started again as the nodes' process.
+const (
+	nodesVar = "BENCH_NODES" // names
+	linkVar  = "BENCH_LINK"
+	dirVar   = "BENCH_DIR"
+)
+
+func TestMain(m *testing.M) {
+	if names := os.Getenv(nodesVar); names != "" {
+		if err := serveNodes(strings.Fields(names), os.Getenv(linkVar), os.Getenv(dirVar)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	fleet.Main(m)
+}
+
+// serveNodes runs nodes with the instant agent until stdin ends, which it does
+// with the process that started this one.
+func serveNodes(names []string, link, dir string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, len(names))
+	for _, name := range names {
+		n, err := newNode(link, dir, name, instant{})
+		if err != nil {
+			return err
+		}
+		go func() { ended <- n.Run(ctx) }()
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	cancel()
+	for range names {
+		<-ended
+	}
+	return nil
+}
+
+func newNode(link, dir, name string, a agent.Agent) (*node.Node, error) {
+	p, err := enroll(link, auth.EnrollJoin, name)
+	if err != nil {
+		return nil, err
+	}
+	return node.New(node.Config{
+		DataDir: filepath.Join(dir, name), Profile: p, Agent: a, MaxParallel: 64,
+		Workspaces: []agent.Workspace{{Name: "main", Dir: dir}}, Log: quiet,
+	})
+}
+
+func enroll(link, path, name string) (auth.Profile, error) {
+	l, err := auth.ParseLink(link)
+	if err != nil {
+		return auth.Profile{}, err
+	}
+	hc, err := l.HTTPClient("")
+	if err != nil {
+		return auth.Profile{}, err
+	}
+	defer hc.CloseIdleConnections()
+	is, err := auth.Enroll(context.Background(), hc, l, path, api.Login{Name: name, Password: fleet.Password})
+	return auth.NewProfile(l, "", is), err
+}
 
 // instant is an agent in this process that answers at once. It has nothing that
 // could run twice, so it makes nothing durable before it starts.
@@ -43,100 +107,83 @@ func (instant) Run(context.Context, agent.Turn, agent.Host) (api.Outcome, error)
 type bed struct {
 	tb      testing.TB
 	dir     string
-	hub     *hub.Hub
-	stopHub func()
+	fleet   *fleet.Fleet
 	names   []string
 	clients []*client.Client
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
+// newBed starts a hub, as its service file does, and nodes with the instant agent.
 func newBed(tb testing.TB, tls string, nodes, controllers int) *bed {
 	tb.Helper()
-	f := &bed{tb: tb, dir: tb.TempDir()}
-	f.startHub(tls, "127.0.0.1:0")
+	b := &bed{tb: tb, dir: tb.TempDir()}
+	b.fleet = fleet.New(tb, "--tls", tls, "--log-level", "error")
+	b.fleet.Hub.Kill()
+	b.fleet.Hub.Env = []string{"GOGC=200", "GOMEMLIMIT=1GiB"}
+	b.fleet.Hub.Start()
 	for i := range nodes {
-		name := fmt.Sprintf("n%d", i)
-		f.names = append(f.names, name)
-		f.startNode(name, instant{})
+		b.names = append(b.names, fmt.Sprintf("n%d", i))
+	}
+	if nodes > 0 {
+		b.startNodes()
 	}
 	for i := range controllers {
-		f.clients = append(f.clients, f.controller(fmt.Sprintf("c%d", i)))
+		b.clients = append(b.clients, b.controller(fmt.Sprintf("c%d", i)))
 	}
-	f.awaitOnline(nodes)
-	return f
+	b.awaitOnline(nodes)
+	return b
 }
 
-func (f *bed) startHub(tls, listen string) {
-	f.tb.Helper()
-	h, err := hub.Open(context.Background(), hub.Config{DataDir: filepath.Join(f.dir, "hub"), Listen: listen, TLS: tls, Password: password, Log: quiet})
+// startNodes starts this binary again as the nodes' process.
+func (b *bed) startNodes() {
+	b.tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), nodesVar+"="+strings.Join(b.names, " "), linkVar+"="+b.fleet.Hub.Link, dirVar+"="+b.dir)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
 	if err != nil {
-		f.tb.Fatal(err)
+		b.tb.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- h.Serve(ctx) }()
-	f.hub = h
-	var once sync.Once
-	f.stopHub = func() { once.Do(func() { cancel(); <-done }) }
-	f.tb.Cleanup(f.stopHub)
+	if err := cmd.Start(); err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 }
 
-func (f *bed) link() auth.Link {
-	f.tb.Helper()
-	l, err := auth.ParseLink(f.hub.JoinLink())
+// startNode runs one node with an agent in this process.
+func (b *bed) startNode(name string, a agent.Agent) {
+	b.tb.Helper()
+	n, err := newNode(b.fleet.Hub.Link, b.dir, name, a)
 	if err != nil {
-		f.tb.Fatal(err)
-	}
-	return l
-}
-
-func (f *bed) enroll(path, name string) auth.Profile {
-	f.tb.Helper()
-	l := f.link()
-	hc, err := l.HTTPClient("")
-	if err != nil {
-		f.tb.Fatal(err)
-	}
-	defer hc.CloseIdleConnections()
-	is, err := auth.Enroll(context.Background(), hc, l, path, api.Login{Name: name, Password: password})
-	if err != nil {
-		f.tb.Fatal(err)
-	}
-	return auth.NewProfile(l, "", is)
-}
-
-func (f *bed) startNode(name string, a agent.Agent) {
-	f.tb.Helper()
-	n, err := node.New(node.Config{
-		DataDir: filepath.Join(f.dir, name), Profile: f.enroll(auth.EnrollJoin, name), Agent: a, MaxParallel: 64,
-		Workspaces: []agent.Workspace{{Name: "main", Dir: f.dir}}, Log: quiet,
-	})
-	if err != nil {
-		f.tb.Fatal(err)
+		b.tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	f.tb.Cleanup(func() { cancel(); <-done })
+	b.tb.Cleanup(func() { cancel(); <-done })
 }
 
-func (f *bed) controller(name string) *client.Client {
-	f.tb.Helper()
-	c, err := client.New(f.enroll(auth.EnrollLogin, name), "")
+func (b *bed) controller(name string) *client.Client {
+	b.tb.Helper()
+	p, err := enroll(b.fleet.Hub.Link, auth.EnrollLogin, name)
 	if err != nil {
-		f.tb.Fatal(err)
+		b.tb.Fatal(err)
 	}
-	f.tb.Cleanup(c.Close)
+	c, err := client.New(p, "")
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	b.tb.Cleanup(c.Close)
 	return c
 }
 
-func (f *bed) awaitOnline(want int) {
-	f.tb.Helper()
+func (b *bed) awaitOnline(want int) {
+	b.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
-		list, err := f.clients[0].Nodes(context.Background())
+		list, err := b.clients[0].Nodes(context.Background())
 		if err != nil {
-			f.tb.Fatal(err)
+			b.tb.Fatal(err)
 		}
 		online := 0
 		for _, n := range list {
@@ -148,7 +195,7 @@ func (f *bed) awaitOnline(want int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			f.tb.Fatalf("%d of %d nodes are online", online, want)
+			b.tb.Fatalf("%d of %d nodes are online", online, want)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -8,19 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"opencode-mesh/hub"
 	"opencode-mesh/node/agent/command"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/test/fleet"
 )
 
-func TestMain(m *testing.M) { fleet.Main(m) }
-
 // BenchmarkCommand prints a dispatch to a command agent, shim and all, beside
 // starting the same program without a mesh.
 func BenchmarkCommand(b *testing.B) {
-	f := newBed(b, hub.TLSOff, 0, 1)
+	f := newBed(b, "off", 0, 1)
 	program := []string{"/bin/echo", "ok"}
 	a, err := command.New(command.Config{
 		Command: program, Stdin: command.StdinEnvelope, RunsDir: filepath.Join(f.dir, "runs"),

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"opencode-mesh/hub"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )
@@ -17,7 +16,7 @@ import (
 // BenchmarkDispatch is a whole dispatch: submit → durable → node journal → result
 // journal → durable → seen by the controller.
 func BenchmarkDispatch(b *testing.B) {
-	for _, tls := range []string{hub.TLSOff, hub.TLSSelf} {
+	for _, tls := range []string{"off", "self"} {
 		f := newBed(b, tls, 8, 8)
 		for _, flight := range []int{1, 64} {
 			b.Run(fmt.Sprintf("tls=%s/inflight=%d", tls, flight), func(b *testing.B) { f.dispatches(b, flight) })

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"opencode-mesh/hub"
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/agent/opencode"
 	"opencode-mesh/protocol/api"
@@ -32,8 +31,7 @@ func BenchmarkOpencode(b *testing.B) {
 	llm := stubllm.Start(b)
 	dir := b.TempDir()
 	url, pw := serve(b, llm, dir)
-	f := &bed{tb: b, dir: b.TempDir()}
-	f.startHub(hub.TLSSelf, "127.0.0.1:0")
+	f := newBed(b, "self", 0, 1)
 	ws := []agent.Workspace{{Name: "main", Dir: dir}}
 	a, err := opencode.New(opencode.Config{URL: url, Password: pw, Workspaces: ws, Log: quiet})
 	if err != nil {
@@ -41,8 +39,7 @@ func BenchmarkOpencode(b *testing.B) {
 	}
 	f.startNode("n0", a)
 	ctx := context.Background()
-	c := f.controller("c0")
-	f.clients = append(f.clients, c)
+	c := f.clients[0]
 	f.awaitOnline(1)
 	session := newSession(b, url, pw)
 
