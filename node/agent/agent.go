@@ -102,3 +102,11 @@ type Agent interface {
 	// Status is the agent's health now; it must not block beyond a short limit.
 	Status(ctx context.Context) api.AgentStatus
 }
+
+// Forgetter is an Agent that keeps something of its own on disk for each turn.
+type Forgetter interface {
+	// Forget removes it. The runner calls it when the turn's outcome and its
+	// acknowledgement are both in the journal, and again before the journal drops
+	// the turn: an error (somebody still looks after the run) is tried again then.
+	Forget(t api.Triple) error
+}

@@ -89,6 +89,7 @@ type journal struct {
 	textBytes int                   // of the texts kept in memory
 	dirty     map[uint64]*record    // marks that wait, by arrival; see marks.go
 	flying    map[uint64]*record    // marks in a commit that is under way
+	leftovers []api.Triple          // what agents may forget; see leftovers.go
 
 	marked chan struct{} // room for one; tells that a mark waits
 }

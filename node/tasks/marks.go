@@ -119,11 +119,15 @@ func (j *journal) marksDone(batch []*record, wrote []bool, err error) {
 		switch {
 		case err != nil:
 			j.dirty[rec.arrival] = rec
+			continue
 		case rec.unsaved && wrote[i]:
 			rec.unsaved = false
 			if rec.Acked {
 				j.retire(rec)
 			}
+		}
+		if rec.Acked && !rec.unsaved {
+			j.leave(rec.Triple)
 		}
 	}
 }

@@ -25,6 +25,7 @@ func (j *journal) prune() (int, error) {
 		}
 		low := int64(0)
 		for _, c := range batch {
+			j.forget(c.Triple)
 			low = max(low, c.createdMS+1)
 		}
 		err := j.updateRetention(func(tx *bolt.Tx) error {

@@ -68,14 +68,6 @@ func ended(s api.State) bool { return s.Settled() || s == api.StateQuestion }
 // waiting reports whether a turn has not started.
 func waiting(s api.State) bool { return s == api.StateAccepted || s == api.StateHeld }
 
-// before orders triples of one task.
-func before(a, b api.Triple) bool {
-	if a.Attempt != b.Attempt {
-		return a.Attempt < b.Attempt
-	}
-	return a.Turn < b.Turn
-}
-
 // laneKey names the lane of a turn: the bound session of a controller, a
 // workspace and a generation (semantics 12). Without sessions there is one lane
 // per controller and workspace.

@@ -310,11 +310,13 @@ func (r *Runner) upkeep() {
 		case <-flush:
 			flush = nil
 			r.journal.flush()
+			r.journal.tidy()
 			continue
 		case <-tick.C:
 		}
 		r.refuseOverdue()
 		r.journal.flush()
+		r.journal.tidy()
 		if n, err := r.journal.prune(); err != nil {
 			r.log.Warn("journal not pruned", "err", err)
 		} else if n > 0 {

@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
@@ -26,5 +29,29 @@ func TestANodeWithoutItsAgentSaysSoAndItsTasksDoNotHang(t *testing.T) {
 	done, out := ctl.Tasks("task", "wait", task.Task)
 	if after := one(t, done, out); !after.State.Settled() {
 		t.Errorf("%+v %+v", after, out)
+	}
+}
+
+func TestWhatARunLeftBehindIsRemovedOnceItsResultIsAcknowledged(t *testing.T) {
+	f := fleet.New(t)
+	node := f.Node("alpha", f.Demo())
+	ctl := f.Ctl("desk")
+	ctl.Online("alpha")
+	for range 3 {
+		if _, out := ctl.Dispatch("alpha", "--", "hello"); out.Code != 0 {
+			t.Fatalf("%+v", out)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		left, err := os.ReadDir(filepath.Join(node.Dir, "runs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d runs are left", len(left))
+		}
 	}
 }
