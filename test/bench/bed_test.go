@@ -122,7 +122,7 @@ func newBed(tb testing.TB, tls string, nodes, controllers int) *bed {
 	b := &bed{tb: tb, dir: tb.TempDir()}
 	b.fleet = fleet.New(tb, "--tls", tls, "--log-level", "error")
 	b.fleet.Hub.Kill()
-	b.fleet.Hub.Env = []string{"GOGC=200", "GOMEMLIMIT=1GiB"}
+	b.fleet.Hub.Env = []string{"GOGC=400", "GOMEMLIMIT=1GiB"}
 	b.fleet.Hub.Start()
 	for i := range nodes {
 		b.names = append(b.names, fmt.Sprintf("n%d", i))
