@@ -215,8 +215,9 @@ func (h *Hub) Start() {
 	h.f.TB.Helper()
 	r, w := io.Pipe()
 	args := append([]string{"serve", "--data", h.Dir, "--listen", h.listen}, h.args...)
-	h.process = spawn(h.f.TB, "hub", environment(append(h.Env, "MESH_PASSWORD="+Password)...), w, Bin(h.f.TB, "meshhub"), args...)
-	go func() { <-h.done; _ = w.Close() }()
+	p := spawn(h.f.TB, "hub", environment(append(h.Env, "MESH_PASSWORD="+Password)...), w, Bin(h.f.TB, "meshhub"), args...)
+	h.process = p
+	go func() { <-p.done; _ = w.Close() }()
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		if v, ok := strings.CutPrefix(lines.Text(), "listening "); ok {
