@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 	"opencode-mesh/store/bolt"
+	"opencode-mesh/store/boltdb"
 
 	"go.uber.org/goleak"
 )
@@ -26,6 +29,8 @@ type harness struct {
 	t     *testing.T
 	dir   string
 	store *bolt.Store
+	gate  *gate // the store as the relay sees it
+	disk  *disk
 	bus   *events.Bus
 	relay *relay.Relay
 	clock *fakeClock
@@ -34,9 +39,60 @@ type harness struct {
 	opts  func(*relay.Config)
 }
 
+// gate lets a test stand between the relay and its store.
+type gate struct {
+	store.Store
+	created, updated func(before bool)     // around CreateTasks and UpdateTask
+	fail             func(id string) error // of UpdateTask
+}
+
+func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.Task, error) {
+	if g.created != nil {
+		g.created(true)
+		defer g.created(false)
+	}
+	return g.Store.CreateTasks(ctx, tasks)
+}
+
+func (g *gate) UpdateTask(ctx context.Context, t store.Task, parts ...store.Part) (store.Task, error) {
+	if g.fail != nil {
+		if err := g.fail(t.ID); err != nil {
+			return t, err
+		}
+	}
+	if g.updated != nil {
+		g.updated(true)
+		defer g.updated(false)
+	}
+	return g.Store.UpdateTask(ctx, t, parts...)
+}
+
+// disk is a disk that is full on demand.
+type disk struct{ full atomic.Bool }
+
+func (d *disk) BeforeCommit(boltdb.CommitOp) error {
+	if d.full.Load() {
+		return boltdb.WriteFault(syscall.ENOSPC)
+	}
+	return nil
+}
+
+// fill makes the disk full; free makes room and waits until the store knows.
+func (h *harness) fill() { h.disk.full.Store(true) }
+
+func (h *harness) free() {
+	h.t.Helper()
+	h.disk.full.Store(false)
+	for limit := time.Now().Add(10 * time.Second); h.store.Writable() != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			h.t.Fatal("the disk stays full")
+		}
+	}
+}
+
 func newHarness(t *testing.T, opts ...func(*relay.Config)) *harness {
 	t.Helper()
-	h := &harness{t: t, dir: t.TempDir(), clock: &fakeClock{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), may: true}, seen: &observer{}, ids: map[string]store.Identity{}}
+	h := &harness{t: t, dir: t.TempDir(), disk: &disk{}, clock: &fakeClock{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), may: true}, seen: &observer{}, ids: map[string]store.Identity{}}
 	h.opts = func(c *relay.Config) {
 		for _, o := range opts {
 			o(c)
@@ -55,12 +111,15 @@ func newHarness(t *testing.T, opts ...func(*relay.Config)) *harness {
 
 func (h *harness) open() {
 	h.t.Helper()
-	st, err := bolt.Open(bolt.Config{Dir: h.dir})
+	st, err := bolt.Open(bolt.Config{Dir: h.dir, Faults: h.disk, ProbeInterval: time.Millisecond})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.store, h.bus = st, events.New("g", "b")
-	cfg := relay.Config{Store: st, Bus: h.bus, Clock: h.clock, Observer: h.seen, Log: slog.New(slog.DiscardHandler), Secret: make([]byte, 32)}
+	h.store, h.gate, h.bus = st, &gate{Store: st}, events.New("g", "b")
+	cfg := relay.Config{
+		Store: h.gate, Bus: h.bus, Clock: h.clock, Observer: h.seen, Log: slog.New(slog.DiscardHandler), Secret: make([]byte, 32),
+		RetryMin: time.Millisecond,
+	}
 	h.opts(&cfg)
 	if h.relay, err = relay.New(context.Background(), cfg); err != nil {
 		h.t.Fatal(err)
@@ -160,15 +219,18 @@ type fakeNode struct {
 	journal string
 	epoch   uint64
 
-	mu       sync.Mutex
-	known    map[api.Triple]api.Receipt
-	offers   []api.Offer
-	calls    []string // "offer ID", "withdraw ID", "reconcile"
-	offered  chan api.Offer
-	onOffer  func(api.Offer) (api.Receipt, error)
-	withdraw func(api.Withdraw) (api.Receipt, error)
-	sessions bool
-	bound    []api.BoundSession
+	mu        sync.Mutex
+	known     map[api.Triple]api.Receipt
+	offers    []api.Offer
+	calls     []string // "offer ID", "withdraw ID", "reconcile"
+	offered   chan api.Offer
+	withdrawn []api.Withdraw
+	onOffer   func(api.Offer) (api.Receipt, error)
+	withdraw  func(api.Withdraw) (api.Receipt, error)
+	onAsk     func(api.Reconcile) (api.Reconciled, error)
+	onFail    func(error) // nil: the test fails
+	sessions  bool
+	bound     []api.BoundSession
 }
 
 func (h *harness) node(name, journal string) *fakeNode {
@@ -178,10 +240,7 @@ func (h *harness) node(name, journal string) *fakeNode {
 // attach connects the node; the returned function ends the connection.
 func (n *fakeNode) attach() (detach func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	n.epoch++
-	end, err := n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
-		JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
-	}}, func(err error) { n.h.t.Errorf("%s failed: %v", n.name, err) })
+	end, err := n.tryAttach(ctx)
 	if err != nil {
 		n.h.t.Fatal(err)
 	}
@@ -194,6 +253,17 @@ func (n *fakeNode) attach() (detach func()) {
 	}
 	n.h.t.Cleanup(detach)
 	return detach
+}
+
+func (n *fakeNode) tryAttach(ctx context.Context) (end func(), err error) {
+	n.epoch++
+	fail := n.onFail
+	if fail == nil {
+		fail = func(err error) { n.h.t.Errorf("%s failed: %v", n.name, err) }
+	}
+	return n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
+		JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
+	}}, fail)
 }
 
 func (n *fakeNode) Offer(_ context.Context, o api.Offer) (api.Receipt, error) {
@@ -220,6 +290,7 @@ func (n *fakeNode) Withdraw(_ context.Context, w api.Withdraw) (api.Receipt, err
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, "withdraw "+w.Task)
+	n.withdrawn = append(n.withdrawn, w)
 	if n.withdraw != nil {
 		return n.withdraw(w)
 	}
@@ -236,6 +307,9 @@ func (n *fakeNode) Reconcile(_ context.Context, q api.Reconcile) (api.Reconciled
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, "reconcile")
+	if n.onAsk != nil {
+		return n.onAsk(q)
+	}
 	var a api.Reconciled
 	for _, t := range q.Tasks {
 		a.Tasks = append(a.Tasks, n.known[t])
@@ -325,3 +399,26 @@ func wantCode(t *testing.T, err error, code api.Code) {
 func id(n int) string { return fmt.Sprintf("task-%03d", n) }
 
 var errLost = errors.New("the tunnel broke")
+
+// await waits until cond holds; it is called with the node locked.
+func (n *fakeNode) await(cond func() bool) {
+	n.h.t.Helper()
+	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		n.mu.Lock()
+		ok := cond()
+		n.mu.Unlock()
+		if ok {
+			return
+		}
+		if time.Now().After(limit) {
+			n.h.t.Fatalf("%s: it does not come to that; calls %v", n.name, n.calls)
+		}
+	}
+}
+
+// asked is how often the node was asked to withdraw something.
+func (n *fakeNode) asked() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.withdrawn)
+}

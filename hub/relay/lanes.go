@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -11,14 +12,15 @@ import (
 
 // queue is what one target has open.
 type queue struct {
-	target  string
-	lanes   map[string]*lane
-	ready   []*lane // lanes whose head may be offered, each at most once
-	conn    *conn   // the attached connection, nil while there is none
-	open    int
-	running int
-	// withdrawals counts the tasks that the node is to be asked to end.
-	withdrawals int
+	target   string
+	tasks    map[string]*entry
+	lanes    map[string]*lane
+	ready    []*lane  // lanes whose head may be offered, each at most once
+	urgent   []*entry // withdrawals that the connection has to send, each at most once
+	conn     *conn    // the attached connection, nil while there is none
+	arriving int      // connections that are being greeted
+	coming   int      // tasks under way to their commit
+	running  int
 	// awaySince is when the node was last attached; since the hub's start at most.
 	awaySince time.Time
 }
@@ -29,8 +31,9 @@ type lane struct {
 	queue    *queue
 	key      string
 	waiting  []*entry
-	offering bool // an offer is under way or paused: the next waits for its receipt
+	offering bool // an offer is under way or pauses: the next waits for its receipt
 	listed   bool // in queue.ready
+	tries    int  // failed ones in a row; its offer's goroutine owns it
 
 	// Creation commits of one lane may return out of order. An entry is offered
 	// only when every creation that could have a smaller Seq has returned: those
@@ -40,25 +43,11 @@ type lane struct {
 	inflight map[uint64]struct{}
 }
 
-// count keeps the sums of an open task, entering (+1) or leaving (-1).
-func (q *queue) count(t store.Task, d int) {
-	q.open += d
-	if t.State == api.StateRunning {
-		q.running += d
-	}
-	if wantsWithdrawal(t) {
-		q.withdrawals += d
-		if d > 0 && q.conn != nil {
-			q.conn.wake()
-		}
-	}
-}
-
 // queue returns a target's, made when missing. Called with mu held.
 func (r *Relay) queue(target string) *queue {
 	q := r.queues[target]
 	if q == nil {
-		q = &queue{target: target, lanes: map[string]*lane{}, awaySince: r.clock.Now()}
+		q = &queue{target: target, tasks: map[string]*entry{}, lanes: map[string]*lane{}, awaySince: r.clock.Now()}
 		r.queues[target] = q
 	}
 	return q
@@ -66,7 +55,7 @@ func (r *Relay) queue(target string) *queue {
 
 // forgetQueue drops a queue that holds nothing. Called with mu held.
 func (r *Relay) forgetQueue(q *queue) {
-	if q.conn == nil && q.open == 0 && len(q.lanes) == 0 {
+	if q.conn == nil && q.arriving == 0 && q.coming == 0 && len(q.tasks) == 0 && len(q.lanes) == 0 {
 		delete(r.queues, q.target)
 	}
 }
@@ -96,19 +85,10 @@ func (r *Relay) place(e *entry) {
 		r.unplace(e)
 		return
 	}
-	q := r.queue(e.task.Target.ID)
-	l := q.lane(laneKey(e.task.Controller.ID, e.task.Workspace, e.task.Generation))
+	l := e.queue.lane(laneKey(e.task.Controller.ID, e.task.Workspace, e.task.Generation))
 	if e.lane == nil {
 		e.lane, e.barrier = l, l.tickets
-		i, _ := slices.BinarySearchFunc(l.waiting, e.task.Seq, func(x *entry, seq uint64) int {
-			switch {
-			case x.task.Seq < seq:
-				return -1
-			case x.task.Seq > seq:
-				return 1
-			}
-			return 0
-		})
+		i, _ := slices.BinarySearchFunc(l.waiting, e.task.Seq, func(x *entry, seq uint64) int { return cmp.Compare(x.task.Seq, seq) })
 		l.waiting = slices.Insert(l.waiting, i, e)
 	}
 	r.offerable(l)
@@ -116,11 +96,12 @@ func (r *Relay) place(e *entry) {
 
 // unplace takes an entry out of its lane. Called with mu held.
 func (r *Relay) unplace(e *entry) {
+	r.dropText(e)
 	l := e.lane
 	if l == nil {
 		return
 	}
-	e.lane, e.text = nil, nil
+	e.lane = nil
 	if i := slices.Index(l.waiting, e); i >= 0 {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
@@ -157,42 +138,53 @@ func (l *lane) clear(ticket uint64) bool {
 
 // begin announces a creation in a lane; the returned function ends it. Called
 // with mu held, both.
-func (r *Relay) begin(target, key string) (end func()) {
-	l := r.queue(target).lane(key)
+func (r *Relay) begin(q *queue, key string) (end func()) {
+	l := q.lane(key)
 	l.tickets++
 	ticket := l.tickets
 	l.inflight[ticket] = struct{}{}
 	return func() {
 		delete(l.inflight, ticket)
 		r.offerable(l)
-		r.forgetQueue(l.queue)
 	}
 }
 
-// take hands out the next entry to offer and marks its lane. Called by the
-// connection's loop.
-func (r *Relay) take(c *conn) (*entry, *lane) {
+// startOffers starts what the connection may offer now.
+func (r *Relay) startOffers(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := c.queue
-	for q.conn == c && len(q.ready) > 0 {
+	for c.mayOffer() && len(q.ready) > 0 {
 		l := q.ready[0]
+		q.ready[0] = nil
 		q.ready = q.ready[1:]
 		l.listed = false
 		if l.offering || len(l.waiting) == 0 {
 			r.offerable(l)
 			continue
 		}
+		e := l.waiting[0]
 		l.offering = true
-		return l.waiting[0], l
+		c.offers++
+		c.work.Go(func() { r.offer(c, e, l) })
 	}
-	return nil, nil
 }
 
-// done ends an offer; the lane's next may go.
+// offered ends the call of an offer: there is room for another.
+func (r *Relay) offered(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.offers--
+	if len(c.queue.ready) > 0 {
+		c.wake()
+	}
+}
+
+// done ends an offer and its pause; the lane's next may go.
 func (r *Relay) done(l *lane) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.offering = false
 	r.offerable(l)
+	r.forgetQueue(l.queue)
 }

@@ -10,38 +10,44 @@ import (
 	"opencode-mesh/store"
 )
 
-// token is the lineage token of a task's attempt: the task's id under a key that
-// only hubs have, so nothing needs to be stored to check it (semantics 20).
-func (r *Relay) token(t store.Task) string {
+// token is the lineage token of a task: its id under a key that only hubs have, so
+// nothing needs to be stored to check it (semantics 20).
+func (r *Relay) token(id string) string {
 	m := hmac.New(sha256.New, r.cfg.Secret)
-	m.Write([]byte("lineage\x00" + t.ID))
-	return t.ID + ":" + base64.RawURLEncoding.EncodeToString(m.Sum(nil))
+	m.Write([]byte("lineage\x00" + id))
+	return id + ":" + base64.RawURLEncoding.EncodeToString(m.Sum(nil))
 }
 
 // lineage derives the hops above a new task: from the token of the task that it
-// is dispatched from or, for a node without one, from what the node runs now.
+// is dispatched from or, for a node without one, from what the node runs now, or
+// may run for all that is known.
 func (r *Relay) lineage(by Author) (via []string, parent string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	q := r.queues[by.Identity.ID]
 	switch {
+	case r.gone[by.Identity.ID] != "":
+		return nil, "", api.Errorf(api.CodeRevoked, "the credential of %s was revoked", by.Identity.Name)
 	case by.Token != "":
 		id, _, _ := strings.Cut(by.Token, ":")
-		if !hmac.Equal([]byte(r.token(store.Task{ID: id})), []byte(by.Token)) {
+		if !hmac.Equal([]byte(r.token(id)), []byte(by.Token)) {
 			return nil, "", api.Errorf(api.CodeForbidden, "the task token is not one of this hub's")
 		}
 		e := r.tasks[id]
-		if e == nil {
+		switch {
+		case e == nil:
 			return nil, "", api.Errorf(api.CodeForbidden, "the task that this is dispatched from is over")
+		case e.doomed || !e.task.CancelAt.IsZero() || r.gone[e.task.Controller.ID] != "":
+			return nil, "", api.Errorf(api.CodeForbidden, "the task that this is dispatched from is being ended")
 		}
 		via, parent = below(e.task), id
-	case by.Identity.Role == api.RoleNode:
-		for _, e := range r.tasks {
-			t := e.task
-			if t.Target.ID != by.Identity.ID || t.State != api.StateRunning && t.State != api.StateAccepted && t.State != api.StateOffered {
-				continue
-			}
-			if v := below(t); len(v) > len(via) || parent == "" {
-				via, parent = v, t.ID
+	case by.Identity.Role == api.RoleNode && q != nil:
+		for _, e := range q.tasks {
+			switch e.task.State {
+			case api.StateRunning, api.StateAccepted, api.StateOffered, api.StateUnknown:
+				if v := below(e.task); len(v) > len(via) || parent == "" {
+					via, parent = v, e.task.ID
+				}
 			}
 		}
 	}

@@ -4,51 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
 )
 
-// Back-off of a lane whose offer failed for a passing reason.
-const (
-	offerBackoffMin = 500 * time.Millisecond
-	offerBackoffMax = 30 * time.Second
-)
-
-// offer brings one entry to its node. The journal that it goes to is committed
-// before the offer is sent (semantics 5); the receipt says that the node's own
-// journal has it.
-func (r *Relay) offer(ctx context.Context, c *conn, e *entry, l *lane) {
-	for try := 0; ; try++ {
-		again, err := r.offerOnce(ctx, c, e)
-		if !again || ctx.Err() != nil {
-			r.done(l)
-			return
-		}
-		d := min(offerBackoffMin<<min(try, 6), offerBackoffMax)
-		d = d/2 + rand.N(d/2)
-		r.log.Info("an offer failed, trying again", "task", e.id(r), "node", c.Identity.Name, "in", d, "err", err)
-		t := time.NewTimer(d)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-		}
+// offer makes one attempt to bring the head of a lane to its node, and pauses
+// before the next if it failed for a passing reason. The journal that it goes to is
+// committed before the offer is sent (semantics 5); the receipt says that the
+// node's own journal has it.
+func (r *Relay) offer(c *conn, e *entry, l *lane) {
+	defer r.done(l)
+	again, err := r.offerOnce(c, e)
+	r.offered(c) // a pause takes no other lane's place
+	if !again || c.ctx.Err() != nil {
+		l.tries = 0
+		return
 	}
-}
-
-func (e *entry) id(r *Relay) string {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return e.task.ID
+	id := e.task.ID
+	r.mu.Unlock()
+	r.log.Info("an offer failed, trying again", "task", id, "node", c.Identity.Name, "try", l.tries+1, "err", err)
+	r.pause(c.ctx, l.tries)
+	l.tries++
 }
 
 // offerOnce makes one attempt. again says whether the same connection should try
 // once more.
-func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, err error) {
+func (r *Relay) offerOnce(c *conn, e *entry) (again bool, err error) {
 	r.mu.Lock()
 	t, text := e.task, e.text
 	r.mu.Unlock()
@@ -57,13 +41,11 @@ func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, e
 	}
 	if t.Journal != "" && t.Journal != c.Hello.JournalID {
 		// Created for a journal that the node lost in that very moment.
-		if err := r.orphanOne(ctx, t.ID, c.Hello.JournalID); err != nil {
-			return true, err
-		}
-		return false, nil
+		err := r.orphanOne(c.ctx, t.ID, c.Hello.JournalID)
+		return err != nil, err
 	}
 	if t.Journal == "" {
-		t, err = r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
+		t, err = r.change(c.ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
 			if !needsOffer(t) || t.Journal != "" {
 				return t, nil, errNoChange
 			}
@@ -77,11 +59,11 @@ func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, e
 			return false, nil
 		}
 	}
-	o, err := r.offerOf(ctx, c, t, text)
+	o, err := r.offerOf(c, t, text)
 	if errors.Is(err, errNoEnvelope) {
 		// Trying again would not mend it, and the lane would wait behind it.
 		o := failed(api.TaskNotStarted, err.Error())
-		err := r.settleByReceipt(ctx, c, api.Receipt{Triple: t.Triple(), Outcome: &o})
+		err := r.settleByReceipt(c, api.Receipt{Triple: t.Triple(), Outcome: &o})
 		return err != nil, err
 	}
 	if err != nil {
@@ -90,26 +72,29 @@ func (r *Relay) offerOnce(ctx context.Context, c *conn, e *entry) (again bool, e
 	r.mu.Lock()
 	e.tried = true
 	r.mu.Unlock()
-	callCtx, cancel := context.WithTimeout(ctx, OfferTimeout)
-	rc, err := c.Node.Offer(callCtx, o)
+	ctx, cancel := context.WithTimeout(c.ctx, OfferTimeout)
+	rc, err := c.Node.Offer(ctx, o)
 	cancel()
 	if err != nil {
-		return r.offerFailed(ctx, c, t, err)
+		return r.offerFailed(c, t, err)
 	}
 	rc.Triple = t.Triple()
 	r.cfg.Observer.Offered("taken")
 	if rc.Outcome != nil {
-		err := r.settleByReceipt(ctx, c, rc)
+		err := r.settleByReceipt(c, rc)
 		return err != nil, err
 	}
-	r.note(ctx, t.ID, func(t store.Task) (store.Task, error) {
+	r.note(c.ctx, t.ID, func(t store.Task) (store.Task, error) {
 		if t.State.Settled() || t.Received || t.Triple() != rc.Triple {
 			return t, errNoChange
 		}
 		return received(t, rc.State, r.clock.Now()), nil
 	})
-	return r.stillWaits(t), nil
+	return r.stillWaits(t), errNotNoted
 }
+
+// errNotNoted is why an offer that was taken is made again.
+var errNotNoted = errors.New("the receipt could not be noted")
 
 // stillWaits guards against a receipt that could not be noted: the entry must not
 // be taken again at once.
@@ -121,7 +106,7 @@ func (r *Relay) stillWaits(t store.Task) bool {
 }
 
 // offerFailed sorts refusals: what settles the task, and what passes.
-func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err error) (again bool, _ error) {
+func (r *Relay) offerFailed(c *conn, t store.Task, err error) (again bool, _ error) {
 	var refusal *api.Error
 	if !errors.As(err, &refusal) {
 		r.cfg.Observer.Offered("lost")
@@ -130,9 +115,10 @@ func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err erro
 	r.cfg.Observer.Offered(string(refusal.Code))
 	var o api.Outcome
 	switch code := refusal.Code; {
-	case code == api.CodeJournalMismatch:
-		return false, err // this connection is out of date; the next one reconciles
-	case code.Status() >= 500 || code == api.CodeRateLimited || code == api.CodeQueueFull:
+	case outdated(err):
+		r.giveUp(c, err)
+		return false, err
+	case passing(refusal):
 		return true, err
 	case code == api.CodeRefused:
 		o = api.Outcome{State: api.StateRefused, Error: &api.TaskError{Code: api.TaskRefused, Message: refusal.Message}}
@@ -143,11 +129,8 @@ func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err erro
 	default:
 		o = failed(string(code), refusal.Message)
 	}
-	rc := api.Receipt{Triple: t.Triple(), Outcome: &o}
-	if err := r.settleByReceipt(ctx, c, rc); err != nil {
-		return true, err
-	}
-	return false, nil
+	err = r.settleByReceipt(c, api.Receipt{Triple: t.Triple(), Outcome: &o})
+	return err != nil, err
 }
 
 // errNoEnvelope means that no envelope can carry a task: the story of a command
@@ -155,17 +138,17 @@ func (r *Relay) offerFailed(ctx context.Context, c *conn, t store.Task, err erro
 var errNoEnvelope = errors.New("the task does not fit an envelope")
 
 // offerOf writes the offer of a task's current turn.
-func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte) (api.Offer, error) {
+func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
 	if text == nil {
 		var err error
-		if text, err = r.st.Part(ctx, t.ID, textKey(t)); err != nil {
+		if text, err = r.text(c.ctx, t, textKey(t)); err != nil {
 			return api.Offer{}, err
 		}
 	}
 	body := string(text)
 	if t.Kind != api.TurnTask && !c.Hello.Sessions {
 		// An agent without a session remembers nothing: it gets the whole story.
-		first, err := r.st.Part(ctx, t.ID, store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1})
+		first, err := r.text(c.ctx, t, firstText)
 		if err != nil {
 			return api.Offer{}, err
 		}
@@ -184,12 +167,12 @@ func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte)
 	o := api.Offer{
 		Triple: t.Triple(), HubID: r.hubID, JournalID: c.Hello.JournalID, Epoch: c.Hello.Epoch,
 		Hash: t.TurnHash, Seq: t.Seq, Kind: t.Kind, Controller: t.Controller,
-		CreatedMS: t.CreatedAt.UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(t.Deadline),
-		Mode: t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t),
+		CreatedMS: begun(t).UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(t.Deadline),
+		Mode: t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t.ID),
 	}
 	if c.Hello.Sessions {
 		o.Binding = api.Binding{Generation: t.Generation, Title: sessionTitle(t.Controller.Name)}
-		b, err := r.st.Binding(ctx, bindingKey(t))
+		b, err := r.st.Binding(c.ctx, bindingKey(t))
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return api.Offer{}, err
 		}
@@ -200,11 +183,23 @@ func (r *Relay) offerOf(ctx context.Context, c *conn, t store.Task, text []byte)
 	return o, nil
 }
 
+// text reads a text of a task; without it there is nothing to offer.
+func (r *Relay) text(ctx context.Context, t store.Task, key store.PartKey) ([]byte, error) {
+	b, err := r.st.Part(ctx, t.ID, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w: its text is gone", errNoEnvelope)
+	}
+	return b, err
+}
+
+// firstText is where the text of a dispatch is kept.
+var firstText = store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1}
+
 // textKey is where the text of a task's current turn is kept. Every attempt
 // starts with the text of the first.
 func textKey(t store.Task) store.PartKey {
 	if t.Kind == api.TurnTask {
-		return store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1}
+		return firstText
 	}
 	return store.PartKey{Kind: store.PartText, Attempt: t.Attempt, Turn: t.Turn}
 }

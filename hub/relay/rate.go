@@ -46,6 +46,13 @@ func (r *Relay) pace(controller string, n int) time.Duration {
 	return 0
 }
 
+// tooFast refuses what comes faster than that.
+func tooFast(name string, wait time.Duration) error {
+	e := api.Errorf(api.CodeRateLimited, "%s dispatches more than %d tasks a second; try again in %s", name, MaxDispatchRate, wait.Round(time.Millisecond))
+	e.RetryAfter = wait
+	return e
+}
+
 // forgetRates drops buckets that are full again by now: they say nothing.
 func (r *Relay) forgetRates(now time.Time) {
 	for id, b := range r.rates {

@@ -2,17 +2,10 @@ package relay
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"opencode-mesh/protocol/api"
-	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
 )
 
@@ -40,228 +33,179 @@ func (r *Relay) Submit(ctx context.Context, by Author, d api.Dispatch) ([]store.
 	if err != nil {
 		return nil, err
 	}
-	now := r.clock.Now()
-	news := make([]store.NewTask, len(targets))
+	news := drafts(by.Identity, targets, d, r.clock.Now())
+	parties := make([]api.Party, len(news))
+	for i := range news {
+		t := &news[i].Task
+		t.Via, t.Parent, parties[i] = via, parent, t.Target
+	}
+	if d.New { // a repeat, or what is refused, must not rebind
+		if known, err := r.anyKnown(ctx, news); known || err != nil {
+			return r.repeated(ctx, by, news, err)
+		}
+	}
+	release, err := r.reserve(api.Party{ID: by.Identity.ID, Name: by.Identity.Name}, parties...)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	for i, tg := range targets {
-		gen, err := r.generation(ctx, by.Identity.ID, tg, d)
-		if err != nil {
+		if news[i].Task.Generation, err = r.generation(ctx, by.Identity, tg, d); err != nil {
 			return nil, err
 		}
+	}
+	made, err := r.create(ctx, news)
+	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrForgotten) {
+		return r.repeated(ctx, by, news, nil)
+	}
+	if err == nil && parent != "" {
+		// Who is above it may have left while it was made; the sweep sees to it then.
+		err = r.doom(ctx)
+	}
+	return made, err
+}
+
+// drafts makes the records of a dispatch as far as it says.
+func drafts(by store.Identity, targets []target, d api.Dispatch, now time.Time) []store.NewTask {
+	news := make([]store.NewTask, len(targets))
+	text := []byte(d.Text)
+	for i, tg := range targets {
 		t := store.Task{
-			ID: d.Targets[i].ID, Controller: api.Party{ID: by.Identity.ID, Name: by.Identity.Name}, Platform: by.Identity.Platform,
-			Target: api.Party{ID: tg.id.ID, Name: tg.id.Name}, Workspace: d.Workspace, Mode: d.Mode, New: d.New, Generation: gen,
+			ID: d.Targets[i].ID, Controller: api.Party{ID: by.ID, Name: by.Name}, Platform: by.Platform,
+			Target: api.Party{ID: tg.id.ID, Name: tg.id.Name}, Workspace: d.Workspace, Mode: d.Mode, New: d.New,
 			State: api.StateQueued, Since: now, CreatedAt: now, ExpiresAt: now.Add(ms(d.TTLMS, api.DefaultTTL)),
 			Deadline: ms(d.DeadlineMS, 0), QuestionTimeout: ms(d.QuestionTimeoutMS, 0),
-			Attempt: 1, Turn: 1, Kind: api.TurnTask, Via: via, Parent: parent,
+			Attempt: 1, Turn: 1, Kind: api.TurnTask,
 		}
 		t.Hash = bodyHash(t, d.Text)
 		t.TurnHash = t.Hash
-		news[i] = store.NewTask{Task: t, Text: []byte(d.Text)}
+		news[i] = store.NewTask{Task: t, Text: text}
 	}
-	return r.create(ctx, by, news)
+	return news
+}
+
+// reserve takes places for tasks under way to their commit, so that limits hold
+// whatever comes in at once; release gives them back when the tasks are entered, or
+// are not to be.
+func (r *Relay) reserve(author api.Party, targets ...api.Party) (release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(targets)
+	if wait := r.pace(author.ID, n); wait > 0 {
+		return nil, tooFast(author.Name, wait)
+	}
+	if has := r.byAuthor[author.ID]; has+n > api.MaxOpenPerController {
+		return nil, api.Errorf(api.CodeQueueFull, "%s has %d unsettled tasks; wait for some of them or cancel them", author.Name, has)
+	}
+	for _, t := range targets {
+		if q := r.queues[t.ID]; q != nil && len(q.tasks)+q.coming >= api.MaxOpenPerTarget {
+			return nil, api.Errorf(api.CodeQueueFull, "%d tasks wait for %s already; wait for some of them or cancel them", len(q.tasks)+q.coming, t.Name)
+		}
+	}
+	r.author(author.ID, n)
+	for _, t := range targets {
+		r.queue(t.ID).coming++
+	}
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.author(author.ID, -n)
+		for _, t := range targets {
+			q := r.queue(t.ID)
+			q.coming--
+			r.forgetQueue(q)
+		}
+	}, nil
 }
 
 // create commits new tasks and enters them into their lanes. When the target is
 // attached, the offer to its journal is part of the same commit, which spares the
 // one that otherwise precedes the offer (semantics 5).
-func (r *Relay) create(ctx context.Context, by Author, news []store.NewTask) ([]store.Task, error) {
+func (r *Relay) create(ctx context.Context, news []store.NewTask) (made []store.Task, err error) {
+	ids := make([]string, len(news))
+	for i := range news {
+		ids[i] = news[i].Task.ID
+	}
+	release, err := r.lock(ctx, ids...)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	ends := r.announce(news)
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i, t := range made {
+			e := r.add(t)
+			if t.State == api.StateOffered { // its offer is imminent
+				r.keepText(e, news[i].Text)
+			}
+			r.publish(t)
+		}
+		for _, end := range ends {
+			end()
+		}
+	}()
+	return r.st.CreateTasks(ctx, news)
+}
+
+// announce tells the lanes what is coming and gives new tasks their first state.
+func (r *Relay) announce(news []store.NewTask) (ends []func()) {
 	r.mu.Lock()
-	if wait := r.pace(by.Identity.ID, len(news)); wait > 0 {
-		r.mu.Unlock()
-		e := api.Errorf(api.CodeRateLimited, "%s dispatches more than %d tasks a second; try again in %s", by.Identity.Name, MaxDispatchRate, wait.Round(time.Millisecond))
-		e.RetryAfter = wait
-		return nil, e
-	}
-	if n := r.byAuthor[by.Identity.ID] + len(news); n > api.MaxOpenPerController {
-		r.mu.Unlock()
-		return nil, api.Errorf(api.CodeQueueFull, "%s has %d unsettled tasks; wait for some of them or cancel them", by.Identity.Name, n-len(news))
-	}
-	ends := make([]func(), 0, len(news))
+	defer r.mu.Unlock()
 	now := r.clock.Now()
 	for i := range news {
 		t := &news[i].Task
 		q := r.queue(t.Target.ID)
-		if q.open >= api.MaxOpenPerTarget {
-			for _, end := range ends {
-				end()
-			}
-			name, n := t.Target.Name, q.open
-			r.mu.Unlock()
-			return nil, api.Errorf(api.CodeQueueFull, "%d tasks wait for %s already; wait for some of them or cancel them", n, name)
-		}
-		if q.conn != nil {
-			t.Journal, t.State = q.conn.Hello.JournalID, api.StateOffered
+		if c := q.conn; c != nil && !c.closed && !c.paused {
+			t.Journal, t.State = c.Hello.JournalID, api.StateOffered
 		}
 		t.Life = []api.Step{{At: now, State: t.State, Attempt: 1, Turn: 1}}
-		ends = append(ends, r.begin(t.Target.ID, laneKey(t.Controller.ID, t.Workspace, t.Generation)))
+		ends = append(ends, r.begin(q, laneKey(t.Controller.ID, t.Workspace, t.Generation)))
 	}
-	r.mu.Unlock()
-
-	made, err := r.st.CreateTasks(ctx, news)
-
-	r.mu.Lock()
-	if err == nil {
-		for i, t := range made {
-			var text []byte
-			if t.State == api.StateOffered {
-				text = news[i].Text // its offer is imminent
-			}
-			if r.tasks[t.ID] == nil {
-				r.add(t, text)
-				r.publish(t)
-			}
-		}
-	}
-	for _, end := range ends {
-		end()
-	}
-	r.mu.Unlock()
-	switch {
-	case errors.Is(err, store.ErrForgotten):
-		return nil, api.Errorf(api.CodeTaskForgotten, "that task id was used and its task has been forgotten; use a new id")
-	case errors.Is(err, store.ErrExists):
-		return r.repeated(ctx, by, news)
-	}
-	return made, err
+	return ends
 }
 
-// repeated answers a dispatch whose ids exist.
-func (r *Relay) repeated(ctx context.Context, by Author, news []store.NewTask) ([]store.Task, error) {
+// anyKnown reports whether one of the ids was used before.
+func (r *Relay) anyKnown(ctx context.Context, news []store.NewTask) (bool, error) {
+	for i := range news {
+		switch _, err := r.current(ctx, news[i].Task.ID); {
+		case err == nil, errors.Is(err, store.ErrForgotten):
+			return true, nil
+		case !errors.Is(err, store.ErrNotFound):
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// repeated answers a dispatch whose ids exist. Whose they are is not told.
+func (r *Relay) repeated(ctx context.Context, by Author, news []store.NewTask, err error) ([]store.Task, error) {
+	if err != nil {
+		return nil, err
+	}
+	taken := func(id string) error {
+		return api.Errorf(api.CodeTaskConflict, "task id %s is taken; use a new id", id)
+	}
 	out := make([]store.Task, 0, len(news))
 	for _, n := range news {
-		t, _, err := r.current(ctx, n.Task.ID)
+		t, err := r.current(ctx, n.Task.ID)
 		switch {
+		case errors.Is(err, store.ErrForgotten):
+			if tomb, err := r.st.Tombstone(ctx, n.Task.ID); err != nil || tomb.Controller != by.Identity.ID {
+				return nil, taken(n.Task.ID)
+			}
+			return nil, api.Errorf(api.CodeTaskForgotten, "task id %s was used and its task has been forgotten; use a new id", n.Task.ID)
 		case errors.Is(err, store.ErrNotFound):
 			return nil, api.Errorf(api.CodeTaskConflict, "some of the task ids exist already and others do not; use new ids")
 		case err != nil:
 			return nil, err
 		case t.Controller.ID != by.Identity.ID:
-			return nil, api.Errorf(api.CodeTaskConflict, "task id %s is taken; use a new id", n.Task.ID)
+			return nil, taken(n.Task.ID)
 		case t.Hash != n.Task.Hash:
 			return nil, api.Errorf(api.CodeTaskConflict, "task id %s was used for another text, target or option; use a new id", n.Task.ID)
 		}
 		out = append(out, t)
 	}
 	return out, nil
-}
-
-// target is a node that a dispatch names.
-type target struct {
-	id  store.Identity
-	rec store.NodeRecord
-}
-
-// targets resolves the names of a dispatch; any that is unknown refuses it whole.
-func (r *Relay) targets(ctx context.Context, d api.Dispatch) ([]target, error) {
-	out := make([]target, 0, len(d.Targets))
-	for _, dt := range d.Targets {
-		id, err := r.st.IdentityByName(ctx, dt.Name)
-		if errors.Is(err, store.ErrNotFound) || err == nil && id.Role != api.RoleNode {
-			return nil, r.unknownTarget(ctx, dt.Name)
-		}
-		if err != nil {
-			return nil, err
-		}
-		rec, err := r.st.NodeRecord(ctx, id.ID)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return nil, err
-		}
-		if ws := rec.Hello.Workspaces; d.Workspace != "" && rec.Hello.JournalID != "" && !slices.Contains(ws, d.Workspace) {
-			return nil, api.Errorf(api.CodeBadRequest, "%s offers no workspace %q; it offers: %s", id.Name, d.Workspace, strings.Join(ws, ", "))
-		}
-		out = append(out, target{id: id, rec: rec})
-	}
-	return out, nil
-}
-
-// unknownTarget names the nodes there are.
-func (r *Relay) unknownTarget(ctx context.Context, name string) error {
-	const most = 20
-	ids, err := r.st.Identities(ctx)
-	if err != nil {
-		return err
-	}
-	var known []string
-	for _, id := range ids {
-		if id.Live() && id.Role == api.RoleNode {
-			known = append(known, id.Name)
-		}
-	}
-	slices.Sort(known)
-	list := "no node has joined yet"
-	if n := len(known); n > 0 {
-		list = "known: " + strings.Join(known[:min(n, most)], ", ")
-		if n > most {
-			list += fmt.Sprintf(" and %d more", n-most)
-		}
-	}
-	return api.Errorf(api.CodeUnknownTarget, "no node is named %q (%s)", mesh.CleanLine(name), list)
-}
-
-// checkDispatch refuses bad input and fills defaults in.
-func checkDispatch(d *api.Dispatch) error {
-	if d.Mode == "" {
-		d.Mode = string(mesh.ModeSession)
-	}
-	switch {
-	case len(d.Targets) == 0:
-		return api.Errorf(api.CodeBadRequest, "name at least one target")
-	case len(d.Targets) > api.MaxTargets:
-		return api.Errorf(api.CodeBadRequest, "at most %d targets in one dispatch", api.MaxTargets)
-	case strings.TrimSpace(d.Text) == "":
-		return api.Errorf(api.CodeBadRequest, "the task has no text")
-	case len(d.Text) > api.MaxText:
-		return api.Errorf(api.CodeTooLarge, "the text is larger than %d bytes; put it into a file in the workspace and name the file", api.MaxText)
-	case len(d.Text)*len(d.Targets) > api.MaxDispatch:
-		return api.Errorf(api.CodeTooLarge, "the text times %d targets is larger than %d bytes; name fewer targets or a smaller text", len(d.Targets), api.MaxDispatch)
-	case d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot):
-		return api.Errorf(api.CodeBadRequest, "mode is one-shot or session, not %q", d.Mode)
-	case len(d.Workspace) > api.MaxName:
-		return api.Errorf(api.CodeBadRequest, "the workspace's name is too long")
-	}
-	for _, b := range []struct {
-		what string
-		v    int64
-		most time.Duration
-	}{{"ttl", d.TTLMS, api.MaxTTL}, {"deadline", d.DeadlineMS, api.MaxDeadline}, {"question timeout", d.QuestionTimeoutMS, api.MaxTTL}} {
-		if b.v < 0 || b.v > b.most.Milliseconds() {
-			return api.Errorf(api.CodeBadRequest, "the %s must be between 0 and %s", b.what, b.most)
-		}
-	}
-	names, ids := map[string]bool{}, map[string]bool{}
-	for _, t := range d.Targets {
-		switch {
-		case !mesh.ValidTaskID(t.ID):
-			return api.Errorf(api.CodeBadRequest, "%q is not a task id; use letters, digits, '.', '_' and '-', at most 64", mesh.CleanLine(t.ID))
-		case names[t.Name]:
-			return api.Errorf(api.CodeBadRequest, "target %q is named twice", mesh.CleanLine(t.Name))
-		case ids[t.ID]:
-			return api.Errorf(api.CodeBadRequest, "task id %s is used for two targets; each needs its own", t.ID)
-		}
-		names[t.Name], ids[t.ID] = true, true
-	}
-	return nil
-}
-
-func ms(v int64, def time.Duration) time.Duration {
-	if v == 0 {
-		return def
-	}
-	return time.Duration(v) * time.Millisecond
-}
-
-// bodyHash covers controller, target, workspace, mode, new and text.
-func bodyHash(t store.Task, text string) string {
-	return hashOf(t.Controller.ID, t.Target.ID, t.Workspace, t.Mode, strconv.FormatBool(t.New), text)
-}
-
-// hashOf hashes its parts so that no two lists of parts look alike.
-func hashOf(parts ...string) string {
-	h := sha256.New()
-	var n [20]byte
-	for _, p := range parts {
-		h.Write(append(strconv.AppendInt(n[:0], int64(len(p)), 10), ':'))
-		h.Write([]byte(p))
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -35,73 +35,119 @@ func (r *Relay) Run(ctx context.Context) {
 	}
 }
 
-// Sweep looks at every open task once.
+// Sweep looks at every open task once, a queue at a time so that nobody waits long
+// for it.
 func (r *Relay) Sweep(ctx context.Context) {
+	if r.st.Writable() != nil {
+		return // the next one finds the same
+	}
 	now, may := r.clock.Now(), r.clock.MayExpire()
-	var due []store.Task
+	var queues []*queue
 	r.mu.Lock()
-	for _, e := range r.tasks {
-		if r.due(e.task, now, may) {
-			due = append(due, e.task)
-		}
+	for _, q := range r.queues {
+		queues = append(queues, q)
 	}
 	r.mu.Unlock()
-	for _, t := range due {
-		if _, err := r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) { return r.overdue(t, now, may) }); err != nil {
-			if ctx.Err() == nil {
-				r.log.Warn("a bound could not be enforced, trying again", "task", t.ID, "err", err)
+	var due []string
+	for _, q := range queues {
+		r.mu.Lock()
+		for id, e := range q.tasks {
+			if b, _ := r.bound(e.task, now, may); b != boundNone {
+				due = append(due, id)
 			}
-			return
 		}
+		r.mu.Unlock()
+	}
+	failed, err := each(due, func(id string) error { return r.overdue(ctx, id, now, may) })
+	if failed > 0 && ctx.Err() == nil {
+		r.log.Warn("bounds could not be enforced, trying again", "tasks", failed, "err", err)
 	}
 }
 
-// due reports whether some bound of the task has been reached. Called with mu
-// held.
-func (r *Relay) due(t store.Task, now time.Time, may bool) bool {
+// bound is what a task has come to.
+type bound int
+
+const (
+	boundNone       bound = iota
+	boundTarget           // its node has left the mesh
+	boundController       // its controller has
+	boundLost             // its node is away for too long to say what it does
+	boundExpired          // too old to start
+	boundQuestion         // nobody answered in time
+	boundUnknown          // its node did not return
+)
+
+// bound finds what a task has come to. Called with mu held.
+func (r *Relay) bound(t store.Task, now time.Time, may bool) (b bound, code string) {
+	if t.State.Settled() {
+		return boundNone, ""
+	}
+	if code := r.gone[t.Target.ID]; code != "" {
+		return boundTarget, code
+	}
+	e := r.tasks[t.ID]
+	if t.CancelAt.IsZero() && (r.gone[t.Controller.ID] != "" || e != nil && e.doomed) {
+		return boundController, ""
+	}
+	ended := !t.CancelAt.IsZero() || !t.ExpireAt.IsZero() // its node was asked already
+	old := may && !ended && t.StartedAt.IsZero() && t.Turn == 1 && now.After(t.ExpiresAt)
+	away := r.away(t.Target.ID, now)
 	switch t.State {
-	case api.StateQueued, api.StateOffered, api.StateAccepted:
-		if may && t.Turn == 1 && t.StartedAt.IsZero() && t.ExpireAt.IsZero() && t.CancelAt.IsZero() && now.After(t.ExpiresAt) {
-			return true
+	case api.StateOffered, api.StateAccepted, api.StateHeld, api.StateRunning:
+		if away {
+			return boundLost, ""
 		}
-		return t.State == api.StateAccepted && r.lost(t, now)
-	case api.StateRunning:
-		return r.lost(t, now)
 	case api.StateQuestion:
-		return may && t.CancelAt.IsZero() && now.After(*t.Question.ExpiresAt)
+		switch {
+		case away && ended:
+			return boundLost, ""
+		case may && !ended && now.After(*t.Question.ExpiresAt):
+			return boundQuestion, ""
+		}
 	case api.StateUnknown:
-		return may && now.Sub(t.Since) > api.UnknownLimit
+		if may && now.Sub(t.Since) > api.UnknownLimit {
+			return boundUnknown, ""
+		}
 	}
-	return false
+	if old {
+		return boundExpired, ""
+	}
+	return boundNone, ""
 }
 
-// lost reports whether the task's node is away for too long to say what it does.
-// Called with mu held.
-func (r *Relay) lost(t store.Task, now time.Time) bool {
-	q := r.queues[t.Target.ID]
-	return q == nil || q.conn == nil && now.Sub(q.awaySince) > r.cfg.UnknownAfter
+// away reports whether a node is away for too long to say what it does. Called
+// with mu held.
+func (r *Relay) away(target string, now time.Time) bool {
+	q := r.queues[target]
+	return q == nil || q.conn == nil && q.arriving == 0 && now.Sub(q.awaySince) > r.cfg.UnknownAfter
 }
 
-// overdue does what the bound that was reached demands.
-func (r *Relay) overdue(t store.Task, now time.Time, may bool) (store.Task, []store.Part, error) {
-	r.mu.Lock()
-	due, lost := r.due(t, now, may), r.lost(t, now)
-	r.mu.Unlock()
-	switch {
-	case !due:
+// overdue does what the bound that a task has reached demands.
+func (r *Relay) overdue(ctx context.Context, id string, now time.Time, may bool) error {
+	_, err := r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
+		r.mu.Lock()
+		b, code := r.bound(t, now, may)
+		r.mu.Unlock()
+		switch b {
+		case boundTarget, boundController:
+			return left(t, b, code, now)
+		case boundLost:
+			return r.lose(t), nil, nil
+		case boundUnknown:
+			return settle(t, failed(api.TaskNodeLost, "the node did not return", api.FlagMayHaveRun), now), nil, nil
+		case boundQuestion:
+			next, part := nextTurn(t, api.TurnAssume, assumption, now)
+			return next, []store.Part{part}, nil
+		case boundExpired:
+			if t.Journal == "" {
+				return settle(t, api.Outcome{State: api.StateExpired}, now), nil, nil
+			}
+			t.ExpireAt = now // its node decides
+			return t, nil, nil
+		}
 		return t, nil, errNoChange
-	case t.State == api.StateUnknown:
-		return settle(t, failed(api.TaskNodeLost, "the node did not return", api.FlagMayHaveRun), now), nil, nil
-	case t.State == api.StateQuestion:
-		next, part := nextTurn(t, api.TurnAssume, assumption, now)
-		return next, []store.Part{part}, nil
-	case lost && (t.State == api.StateRunning || t.State == api.StateAccepted):
-		return become(t, api.StateUnknown, now), nil, nil
-	case t.Journal == "":
-		return settle(t, api.Outcome{State: api.StateExpired}, now), nil, nil
-	}
-	t.ExpireAt = now
-	return t, nil, nil
+	})
+	return err
 }
 
 // Prune removes settled tasks beyond the limits; their tombstones stay for the

@@ -3,11 +3,13 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
 )
 
@@ -23,23 +25,29 @@ const assumption = "No answer came in time. Go on with the most sensible assumpt
 // returned record may still be running; a settled one is CodeAlreadySettled
 // (semantics 7).
 func (r *Relay) Cancel(ctx context.Context, id string) (store.Task, error) {
-	return r.end(ctx, id, api.WithdrawCancel, canceled("", ""))
+	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
+		if t.State.Settled() {
+			return t, nil, alreadySettled(t)
+		}
+		return ending(t, api.WithdrawCancel, canceled("", ""), r.clock.Now())
+	})
 }
 
-func (r *Relay) end(ctx context.Context, id, reason string, never api.Outcome) (store.Task, error) {
-	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
-		now := r.clock.Now()
-		switch {
-		case t.State.Settled():
-			return t, nil, api.Errorf(api.CodeAlreadySettled, "task %s is %s already", t.ID, t.State)
-		case t.Journal == "":
-			return settle(t, never, now), nil, nil
-		case !t.CancelAt.IsZero():
-			return t, nil, errNoChange
-		}
-		t.CancelAt, t.CancelReason = now, reason
-		return t, nil, nil
-	})
+func alreadySettled(t store.Task) error {
+	return api.Errorf(api.CodeAlreadySettled, "task %s is %s already", t.ID, t.State)
+}
+
+// ending ends an open task: at once if it was never offered, else its node is
+// asked.
+func ending(t store.Task, reason string, never api.Outcome, now time.Time) (store.Task, []store.Part, error) {
+	switch {
+	case t.Journal == "":
+		return settle(t, never, now), nil, nil
+	case !t.CancelAt.IsZero():
+		return t, nil, errNoChange
+	}
+	t.CancelAt, t.CancelReason = now, reason
+	return t, nil, nil
 }
 
 // Answer gives an answer to the question that a task waits for: a new turn of the
@@ -65,14 +73,24 @@ func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Ta
 		case !t.CancelAt.IsZero():
 			return t, nil, api.Errorf(api.CodeQuestionGone, "task %s is being canceled", t.ID)
 		}
-		words := text
-		if n, err := strconv.Atoi(text); err == nil && n >= 1 && n <= len(q.Options) {
-			words = q.Options[n-1]
-		}
-		body := "Answer to your question (" + q.Text + "): " + words
-		next, part := nextTurn(t, api.TurnAnswer, body, r.clock.Now())
+		next, part := nextTurn(t, api.TurnAnswer, answerTo(q, text), r.clock.Now())
 		return next, []store.Part{part}, nil
 	})
+}
+
+// answerTo writes the text of an answer. The question and its options are the
+// agent's words: they come along as data, so that only the controller's stand as
+// instruction (semantics 17).
+func answerTo(q *api.Question, words string) string {
+	data := q.Text
+	for i, o := range q.Options {
+		data += fmt.Sprintf("\n%d. %s", i+1, o)
+	}
+	if n, err := strconv.Atoi(words); err == nil && n >= 1 && n <= len(q.Options) {
+		words = fmt.Sprintf("option %d of those below", n)
+	}
+	framed, _ := mesh.Frame(mesh.NewNonce(), "your question", data)
+	return "Answer to your question (repeated below): " + words + "\n\n" + strings.TrimSuffix(framed, "\n")
 }
 
 // nextTurn opens the next turn of an attempt with its own text.
@@ -84,22 +102,35 @@ func nextTurn(t store.Task, kind, body string, now time.Time) (store.Task, store
 	return t, store.Part{Key: textKey(t), Data: []byte(body)}
 }
 
-// Retry starts a new attempt of a settled task under the same id (semantics 1).
+// Retry starts a new attempt of a settled task under the same id (semantics 1). It
+// counts for its controller's limits like a dispatch.
 func (r *Relay) Retry(ctx context.Context, id string) (store.Task, error) {
+	t, err := r.current(ctx, id)
+	if err != nil {
+		return t, err
+	}
+	if err := mayRetry(t); err != nil {
+		return t, err
+	}
+	target, err := r.st.Identity(ctx, t.Target.ID)
+	if err == nil && !target.Live() || errors.Is(err, store.ErrNotFound) {
+		return t, api.Errorf(api.CodeUnknownTarget, "%s has left the mesh; dispatch the task anew", t.Target.Name)
+	}
+	if err != nil {
+		return t, err
+	}
+	release, err := r.reserve(t.Controller, t.Target)
+	if err != nil {
+		return t, err
+	}
+	defer release()
 	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
-		if !t.State.Settled() {
-			return t, nil, api.Errorf(api.CodeNotSettled, "task %s is %s; only a settled task can be retried", t.ID, t.State)
-		}
-		target, err := r.st.Identity(ctx, t.Target.ID)
-		if err == nil && !target.Live() || errors.Is(err, store.ErrNotFound) {
-			return t, nil, api.Errorf(api.CodeUnknownTarget, "%s has left the mesh; dispatch the task anew", t.Target.Name)
-		}
-		if err != nil {
+		if err := mayRetry(t); err != nil {
 			return t, nil, err
 		}
 		now := r.clock.Now()
+		t.ExpiresAt = now.Add(max(t.ExpiresAt.Sub(begun(t)), time.Minute))
 		t.Attempt, t.Turn, t.Kind, t.TurnHash = t.Attempt+1, 1, api.TurnTask, t.Hash
-		t.ExpiresAt = now.Add(max(t.ExpiresAt.Sub(t.CreatedAt), time.Minute))
 		t.StartedAt, t.EndedAt, t.RanMS = time.Time{}, time.Time{}, 0
 		t.Journal, t.Received, t.Outcome, t.Question, t.Flags, t.Progress = "", false, nil, nil, nil, ""
 		t.CancelReason = ""
@@ -107,12 +138,30 @@ func (r *Relay) Retry(ctx context.Context, id string) (store.Task, error) {
 	})
 }
 
+func mayRetry(t store.Task) error {
+	if !t.State.Settled() {
+		return api.Errorf(api.CodeNotSettled, "task %s is %s; only a settled task can be retried", t.ID, t.State)
+	}
+	return nil
+}
+
+// begun is when the current attempt was made, by the hub's clock: its age is
+// counted from there. A life that was cut gives the oldest step that it has.
+func begun(t store.Task) time.Time {
+	for _, s := range t.Life {
+		if s.Attempt == t.Attempt && t.Attempt > 1 {
+			return s.At
+		}
+	}
+	return t.CreatedAt
+}
+
 // Abandon settles a task that an operator gives up: failed/node_lost. What its
 // node still does and reports is kept as a late result (semantics 8).
 func (r *Relay) Abandon(ctx context.Context, id string) (store.Task, error) {
 	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
 		if t.State.Settled() {
-			return t, nil, api.Errorf(api.CodeAlreadySettled, "task %s is %s already", t.ID, t.State)
+			return t, nil, alreadySettled(t)
 		}
 		o := failed(api.TaskNodeLost, "given up by an operator")
 		if t.Journal != "" {
@@ -120,53 +169,4 @@ func (r *Relay) Abandon(ctx context.Context, id string) (store.Task, error) {
 		}
 		return settle(t, o, r.clock.Now()), nil, nil
 	})
-}
-
-// RevokeTarget settles what is open for a node that is revoked or replaced
-// (semantics 9, 15); code is api.TaskTargetRevoked or api.TaskTargetReplaced.
-func (r *Relay) RevokeTarget(ctx context.Context, identity, code string) error {
-	for _, t := range r.open(identity, func(store.Task) bool { return true }) {
-		_, err := r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
-			const why = "the target has left the mesh"
-			switch {
-			case t.State.Settled():
-				return t, nil, errNoChange
-			case t.Journal == "":
-				return settle(t, canceled(code, why), r.clock.Now()), nil, nil
-			}
-			return settle(t, failed(code, why, api.FlagMayHaveRun), r.clock.Now()), nil, nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// RevokeController cancels the open tasks of a controller and those dispatched
-// from inside them (semantics 15).
-func (r *Relay) RevokeController(ctx context.Context, identity string) error {
-	r.mu.Lock()
-	doomed := map[string]bool{}
-	for _, e := range r.tasks {
-		if e.task.Controller.ID == identity {
-			doomed[e.task.ID] = true
-		}
-	}
-	for grew := true; grew; {
-		grew = false
-		for id, e := range r.tasks {
-			if !doomed[id] && doomed[e.task.Parent] {
-				doomed[id], grew = true, true
-			}
-		}
-	}
-	r.mu.Unlock()
-	for id := range doomed {
-		_, err := r.end(ctx, id, api.WithdrawRevoke, canceled(api.TaskControllerGone, "the controller has left the mesh"))
-		if err != nil && api.ErrorCode(err) != api.CodeAlreadySettled {
-			return err
-		}
-	}
-	return nil
 }

@@ -34,7 +34,7 @@ func View(t store.Task) api.Task {
 		v.CancelAt = &t.CancelAt
 	}
 	if o := t.Outcome; o != nil {
-		v.Summary = mesh.CutSummary(o.Summary)
+		v.Summary = cleanText(mesh.CutSummary(o.Summary), maxRecordSummary)
 		if o.Artifacts != nil {
 			v.Artifacts = o.Artifacts
 		}
@@ -50,7 +50,7 @@ func View(t store.Task) api.Task {
 func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 	v := View(t)
 	v.Life = t.Life
-	text, err := r.part(ctx, t.ID, store.PartKey{Kind: store.PartText, Attempt: 1, Turn: 1})
+	text, err := r.part(ctx, t.ID, firstText)
 	if err != nil {
 		return v, err
 	}
@@ -59,8 +59,7 @@ func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 		return v, err
 	}
 	if reply == "" && t.Late != nil {
-		reply, err = r.latePart(ctx, t)
-		if err != nil {
+		if reply, err = r.part(ctx, t.ID, lateReply); err != nil {
 			return v, err
 		}
 	}
@@ -74,27 +73,10 @@ func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 	return v, nil
 }
 
-func (r *Relay) latePart(ctx context.Context, t store.Task) (string, error) {
-	last := t.Results[len(t.Results)-1]
-	return r.part(ctx, t.ID, store.PartKey{Kind: store.PartLate, Attempt: last.Attempt, Turn: last.Turn})
-}
-
 func (r *Relay) part(ctx context.Context, id string, key store.PartKey) (string, error) {
 	b, err := r.st.Part(ctx, id, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", nil
 	}
 	return string(b), err
-}
-
-// Task returns the newest record of a task: the copy of an open one, else the
-// stored one. store.ErrNotFound and store.ErrForgotten say that there is none.
-func (r *Relay) Task(ctx context.Context, id string) (store.Task, error) {
-	t, _, err := r.current(ctx, id)
-	if errors.Is(err, store.ErrNotFound) {
-		if _, terr := r.st.Tombstone(ctx, id); terr == nil {
-			return t, store.ErrForgotten
-		}
-	}
-	return t, err
 }
