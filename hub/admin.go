@@ -55,11 +55,22 @@ func Admin(ctx context.Context, dir string, log *slog.Logger) (hc *http.Client, 
 // inProcess calls a handler without a connection. Answers are buffered.
 type inProcess struct{ h http.Handler }
 
+// errAborted is what a client sees of an answer that was cut.
+var errAborted = errors.New("the answer was cut; the log says why")
+
 // RoundTrip implements http.RoundTripper.
-func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t inProcess) RoundTrip(r *http.Request) (_ *http.Response, err error) {
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}
+	defer func() {
+		switch p := recover(); {
+		case p == http.ErrAbortHandler: //nolint:errorlint // compared by identity, as net/http does
+			err = errAborted
+		case p != nil:
+			panic(p)
+		}
+	}()
 	w := &answer{header: http.Header{}, status: http.StatusOK}
 	t.h.ServeHTTP(w, r)
 	return &http.Response{

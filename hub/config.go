@@ -84,6 +84,9 @@ func (c *Config) complete() error {
 	if c.clockSource.Wall == nil {
 		c.clockSource = clock.System()
 	}
+	if c.KeepSettled < 0 || c.KeepCount < 0 {
+		return errors.New("--keep and --keep-count are not negative")
+	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen is host:port, such as %s: %w", DefaultListen, err)

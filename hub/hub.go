@@ -38,8 +38,10 @@ import (
 const (
 	// StopTimeout bounds a graceful stop.
 	StopTimeout = 10 * time.Second
-	// headerTimeout and idleTimeout bound slow and idle clients.
+	// headerTimeout, answerTimeout and idleTimeout bound slow and idle clients.
+	// Streams set the time for each of their events themselves.
 	headerTimeout = 10 * time.Second
+	answerTimeout = api.MaxWait + time.Minute
 	idleTimeout   = 2 * time.Minute
 
 	secretKey = "relay/secret"
@@ -240,7 +242,8 @@ func (h *Hub) Serve(ctx context.Context) error {
 	defer endRequests()
 	quiet := slog.NewLogLogger(h.log.Handler(), slog.LevelDebug)
 	public := &http.Server{
-		Handler: h.api.Public(), TLSConfig: h.tls, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, ErrorLog: quiet,
+		Handler: h.api.Public(), TLSConfig: h.tls, MaxHeaderBytes: hubapi.MaxHeader, ErrorLog: quiet,
+		ReadHeaderTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
 		BaseContext: func(net.Listener) context.Context { return requests },
 	}
 	admin := &http.Server{Handler: h.api.Admin(), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet}
@@ -261,7 +264,10 @@ func (h *Hub) Serve(ctx context.Context) error {
 	serve("admin socket", func() error { return admin.Serve(h.adminL) })
 	var scrape *http.Server
 	if h.metricsL != nil {
-		scrape = &http.Server{Handler: h.metrics.Handler(), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet}
+		scrape = &http.Server{
+			Handler: h.metrics.Handler(), MaxHeaderBytes: hubapi.MaxHeader, ErrorLog: quiet,
+			ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout,
+		}
 		serve("metrics listener", func() error { return scrape.Serve(h.metricsL) })
 	}
 	background, stopBackground := context.WithCancel(context.Background())

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"opencode-mesh/auth"
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -30,6 +31,11 @@ const (
 	// maxTouched bounds the last uses waiting to be written; beyond it they are
 	// dropped, because they are only shown to people.
 	maxTouched = 20000
+	// maxRefusals is how many refused requests of one identity are written to the
+	// audit log per TouchEvery: a flood of them must not push other entries out.
+	maxRefusals = 10
+	// maxAuditText bounds each text of an entry, in bytes.
+	maxAuditText = 200
 )
 
 // Principal is who a request comes from.
@@ -59,14 +65,15 @@ type Access struct {
 	st  store.Store
 
 	// mu guards the following fields.
-	mu      sync.Mutex
-	touched map[string]time.Time // credential id → last use not written yet
-	hooks   []func(store.Identity, string)
+	mu       sync.Mutex
+	touched  map[string]time.Time // credential id → last use not written yet
+	refusals map[string]int       // identity id → refused requests since the last flush
+	hooks    []func(store.Identity, string)
 }
 
 // New makes the gate of a store.
 func New(cfg Config) *Access {
-	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}}
+	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}}
 }
 
 // OnRetire registers fn to run after an identity was revoked or replaced; code is
@@ -156,6 +163,7 @@ func (a *Access) Flush() error {
 	a.mu.Lock()
 	uses := a.touched
 	a.touched = map[string]time.Time{}
+	clear(a.refusals)
 	a.mu.Unlock()
 	if len(uses) == 0 {
 		return nil
@@ -186,6 +194,9 @@ func (a *Access) Run(ctx context.Context) {
 // because the act itself stands.
 func (a *Access) audit(ctx context.Context, e api.AuditEntry) {
 	e.At = a.cfg.Now()
+	for _, text := range []*string{&e.Actor, &e.Object, &e.Detail} {
+		*text = shown.Line(*text, maxAuditText)
+	}
 	if err := a.st.AppendAudit(context.WithoutCancel(ctx), e); err != nil {
 		a.cfg.Log.Error("an audit entry was lost", "action", e.Action, "object", e.Object, "err", err)
 	}
@@ -200,12 +211,25 @@ func (a *Access) Audit(ctx context.Context, by Principal, peer netip.Addr, actio
 	a.audit(ctx, e)
 }
 
+// Refused writes an entry for a request that was refused, while those of its
+// identity are few.
+func (a *Access) Refused(ctx context.Context, by Principal, peer netip.Addr, action, object, detail string) {
+	a.mu.Lock()
+	a.refusals[by.Identity.ID]++
+	n := a.refusals[by.Identity.ID]
+	a.mu.Unlock()
+	if n <= maxRefusals {
+		a.Audit(ctx, by, peer, action, object, detail)
+	}
+	a.cfg.Log.Warn("a request was refused", "action", action, "by", by.Identity.Name, "peer", peer, "object", shown.Line(object, maxAuditText))
+}
+
 // Revoke ends the live identity of a name with all its credentials and runs the
 // hooks, which end its tunnels and streams and settle its tasks.
-func (a *Access) Revoke(ctx context.Context, by Principal, name string) error {
+func (a *Access) Revoke(ctx context.Context, by Principal, peer netip.Addr, name string) error {
 	id, err := a.st.IdentityByName(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		return api.Errorf(api.CodeNotFound, "nobody is named %q", name)
+		return api.Errorf(api.CodeNotFound, "nobody is named %q", shown.Line(name, 2*api.MaxName))
 	}
 	if err != nil {
 		return err
@@ -213,13 +237,13 @@ func (a *Access) Revoke(ctx context.Context, by Principal, name string) error {
 	if err := a.st.RetireIdentity(ctx, id, a.cfg.Now()); err != nil {
 		return fmt.Errorf("revoke %s: %w", name, err)
 	}
-	a.Audit(ctx, by, netip.Addr{}, "revoked", name, string(id.Role))
+	a.Audit(ctx, by, peer, "revoked", name, string(id.Role))
 	a.retired(id, api.TaskTargetRevoked)
 	return nil
 }
 
 // RevokeAll ends every live identity.
-func (a *Access) RevokeAll(ctx context.Context, by Principal) error {
+func (a *Access) RevokeAll(ctx context.Context, by Principal, peer netip.Addr) error {
 	ids, err := a.st.Identities(ctx)
 	if err != nil {
 		return err
@@ -228,7 +252,7 @@ func (a *Access) RevokeAll(ctx context.Context, by Principal) error {
 		if !id.Live() {
 			continue
 		}
-		if err := a.Revoke(ctx, by, id.Name); err != nil {
+		if err := a.Revoke(ctx, by, peer, id.Name); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"opencode-mesh/auth"
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -62,8 +63,10 @@ func (a *Access) Join(ctx context.Context, peer netip.Addr, req api.Login) (api.
 			return issued, err
 		case err != nil:
 			return api.Issued{}, err
+		case old.Role != api.RoleNode:
+			return api.Issued{}, api.Errorf(api.CodeNameTaken, "%s is the name of a controller; choose another, or have an operator revoke it first", req.Name)
 		case !req.Replace:
-			return api.Issued{}, api.Errorf(api.CodeNameTaken, "the name %s is taken by a %s; choose another, or join with --replace to revoke the old one", req.Name, old.Role)
+			return api.Issued{}, api.Errorf(api.CodeNameTaken, "the name %s is taken by a node; choose another, or join with --replace to revoke the old one", req.Name)
 		}
 		issued, err := a.create(ctx, peer, req, api.RoleNode, api.RoleNode, &old)
 		if errors.Is(err, store.ErrConflict) {
@@ -80,7 +83,7 @@ func (a *Access) Join(ctx context.Context, peer netip.Addr, req api.Login) (api.
 // the limits, the password.
 func (a *Access) admit(ctx context.Context, peer netip.Addr, req api.Login, action string) error {
 	if !api.ValidName(req.Name) {
-		return api.Errorf(api.CodeBadRequest, "%q is not a name: %s", req.Name, api.NameRule)
+		return api.Errorf(api.CodeBadRequest, "%q is not a name: %s", shown.Line(req.Name, 2*api.MaxName), api.NameRule)
 	}
 	if wait := a.cfg.Limiter.Allow(peer, req.Name); wait > 0 {
 		a.refused(ctx, action, peer, req.Name, "limited")
@@ -121,8 +124,11 @@ func (a *Access) audited(ctx context.Context, action string, peer netip.Addr, na
 	a.audit(ctx, api.AuditEntry{Action: action, Peer: peer.String(), Object: name, Detail: detail})
 }
 
+// maxPlatform bounds what a caller says of its machine, in bytes.
+const maxPlatform = 32
+
 func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, role, credRole api.Role, old *store.Identity) (api.Issued, error) {
-	id := store.Identity{ID: auth.NewID("id_"), Name: req.Name, Role: role, Platform: req.Platform, CreatedAt: a.cfg.Now()}
+	id := store.Identity{ID: auth.NewID("id_"), Name: req.Name, Role: role, Platform: shown.Line(req.Platform, maxPlatform), CreatedAt: a.cfg.Now()}
 	secret, cred := a.mint(id, credRole)
 	var err error
 	action := "join"

@@ -75,7 +75,7 @@ func (s *Server) passwd(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) revokeAll(w http.ResponseWriter, r *http.Request) {
-	if err := s.cfg.Access.RevokeAll(context.WithoutCancel(r.Context()), who(r)); err != nil {
+	if err := s.cfg.Access.RevokeAll(context.WithoutCancel(r.Context()), who(r), s.peer(r)); err != nil {
 		s.fail(w, r, err)
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 
 	"opencode-mesh/auth"
 	"opencode-mesh/hub/access"
@@ -16,8 +15,8 @@ type principalKey struct{}
 
 // principal recognises the credential of a request.
 func (s *Server) principal(r *http.Request) (access.Principal, error) {
-	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
 		return access.Principal{}, api.Errorf(api.CodeUnauthorized, "a credential is needed: log in (meshctl login) or join (meshnode join)")
 	}
 	return s.cfg.Access.Authenticate(r.Context(), strings.TrimSpace(secret))
@@ -41,6 +40,10 @@ func who(r *http.Request) access.Principal {
 	return p
 }
 
+// peer is the address that a request came from, for limits and the audit log; not
+// valid inside tunnels.
+func (s *Server) peer(r *http.Request) netip.Addr { return auth.ClientIP(r, s.cfg.TrustedProxies) }
+
 func operatorsOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !who(r).Operator() {
@@ -62,7 +65,7 @@ func (s *Server) enroll(w http.ResponseWriter, r *http.Request, do enrollFunc) {
 		s.fail(w, r, err)
 		return
 	}
-	issued, err := do(r.Context(), auth.ClientIP(r, s.cfg.TrustedProxies), req)
+	issued, err := do(r.Context(), s.peer(r), req)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -74,46 +77,6 @@ func (s *Server) enroll(w http.ResponseWriter, r *http.Request, do enrollFunc) {
 func (s *Server) whoami(w http.ResponseWriter, r *http.Request) {
 	p := who(r)
 	reply(w, http.StatusOK, api.Issued{HubID: s.cfg.Store.Info().HubID, IdentityID: p.Identity.ID, Name: p.Identity.Name, Role: p.Role, CredentialID: p.Credential})
-}
-
-// streams are the open event streams by identity, so that a revocation ends them.
-type streams struct {
-	// mu guards the following fields.
-	mu   sync.Mutex
-	next uint64
-	open map[string]map[uint64]context.CancelFunc
-}
-
-func newStreams() *streams { return &streams{open: map[string]map[uint64]context.CancelFunc{}} }
-
-// add derives a context that end cancels; call done when the stream is over.
-func (s *streams) add(ctx context.Context, identity string) (_ context.Context, done func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.next++
-	id := s.next
-	if s.open[identity] == nil {
-		s.open[identity] = map[uint64]context.CancelFunc{}
-	}
-	s.open[identity][id] = cancel
-	return ctx, func() {
-		cancel()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open[identity], id)
-		if len(s.open[identity]) == 0 {
-			delete(s.open, identity)
-		}
-	}
-}
-
-func (s *streams) end(identity string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, cancel := range s.open[identity] {
-		cancel()
-	}
 }
 
 type enrollFunc = func(ctx context.Context, peer netip.Addr, req api.Login) (api.Issued, error)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -75,6 +74,9 @@ func (s *Server) nodeView(id store.Identity, rec store.NodeRecord) api.Node {
 	if rec.Hello.OS != "" {
 		n.Platform = rec.Hello.OS + "/" + rec.Hello.Arch
 	}
+	if rec.OnlineAt.After(n.Since) {
+		n.Since = rec.OnlineAt // the hub died before it saw it leave
+	}
 	if n.Since.IsZero() {
 		n.Since = id.CreatedAt // joined, never seen
 	}
@@ -87,7 +89,11 @@ func (s *Server) nodeView(id store.Identity, rec store.NodeRecord) api.Node {
 	return n
 }
 
-// changeNode is a compare-and-set on what is kept of a node.
+// errUnchanged ends a change without writing.
+var errUnchanged = errors.New("unchanged")
+
+// changeNode is a compare-and-set on what is kept of a node; errUnchanged of fn
+// leaves it alone.
 func (s *Server) changeNode(ctx context.Context, identity string, fn func(*store.NodeRecord) error) (store.NodeRecord, error) {
 	for {
 		rec, err := s.cfg.Store.NodeRecord(ctx, identity)
@@ -96,7 +102,9 @@ func (s *Server) changeNode(ctx context.Context, identity string, fn func(*store
 		} else if err != nil {
 			return rec, err
 		}
-		if err := fn(&rec); err != nil {
+		if err := fn(&rec); errors.Is(err, errUnchanged) {
+			return rec, nil
+		} else if err != nil {
 			return rec, err
 		}
 		got, err := s.cfg.Store.PutNodeRecord(ctx, rec)
@@ -104,13 +112,4 @@ func (s *Server) changeNode(ctx context.Context, identity string, fn func(*store
 			return got, err
 		}
 	}
-}
-
-// peerOf is the address of the connection, without port; invalid inside tunnels.
-func peerOf(r *http.Request) netip.Addr {
-	ap, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return ap.Addr().Unmap()
 }

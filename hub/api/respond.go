@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -53,11 +54,16 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	reply(w, e.Code.Status(), api.ErrorBody{Error: e})
 }
 
+// How long a client is asked to wait: for a disk, and for a queue.
+const (
+	retryTrouble = 5 * time.Second
+	retryBusy    = time.Second
+)
+
 // publicError turns any error into one that a client may see.
 func publicError(err error) *api.Error {
 	var e *api.Error
 	var tooLarge *http.MaxBytesError
-	const retry = 5 * time.Second
 	switch {
 	case errors.As(err, &e):
 		return e
@@ -65,16 +71,16 @@ func publicError(err error) *api.Error {
 		return api.Errorf(api.CodeTooLarge, "the body is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, store.ErrFull):
 		e = api.Errorf(api.CodeDiskFull, "the hub's disk is full; nothing was taken; try again when there is room")
-		e.RetryAfter = retry
+		e.RetryAfter = retryTrouble
 	case errors.Is(err, store.ErrReadOnly):
 		e = api.Errorf(api.CodeReadOnly, "the hub's disk is read-only; nothing was taken; try again when it is writable")
-		e.RetryAfter = retry
+		e.RetryAfter = retryTrouble
 	case errors.Is(err, store.ErrBusy):
 		e = api.Errorf(api.CodeUnavailable, "the hub has too much to write; try again")
-		e.RetryAfter = time.Second
+		e.RetryAfter = retryBusy
 	case errors.Is(err, store.ErrFailed), errors.Is(err, store.ErrClosed):
 		e = api.Errorf(api.CodeShuttingDown, "the hub is stopping; try again soon")
-		e.RetryAfter = retry
+		e.RetryAfter = retryTrouble
 	case errors.Is(err, store.ErrForgotten):
 		e = api.Errorf(api.CodeTaskForgotten, "the task ended long ago and was forgotten")
 	case errors.Is(err, store.ErrNotFound):
@@ -115,9 +121,8 @@ func jsonWhy(err error) string {
 }
 
 func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyLimitTime))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see arriving
 	var tooLarge *http.MaxBytesError
 	if err != nil && !errors.As(err, &tooLarge) {
 		return nil, api.Errorf(api.CodeBadRequest, "the body did not arrive whole")
@@ -125,8 +130,22 @@ func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	return b, err
 }
 
+// arriving bounds how long a request's body may take, whether or not its handler
+// reads it: the server reads what is left before it answers.
+func (s *Server) arriving(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// quoted is what an error repeats of a request.
+func quoted(s string) string { return shown.Line(s, 2*api.MaxName) }
+
 func notFound(w http.ResponseWriter, r *http.Request) {
-	e := api.Errorf(api.CodeNotFound, "there is no %s here", r.URL.Path)
+	e := api.Errorf(api.CodeNotFound, "there is no %s here", quoted(r.URL.Path))
 	reply(w, e.Code.Status(), api.ErrorBody{Error: e})
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ import (
 const (
 	// bodyLimitTime is how long a request's body may take to arrive.
 	bodyLimitTime = 30 * time.Second
+	// MaxHeader is the largest header of a request, in bytes.
+	MaxHeader = 32 << 10
 	// helloTimeout is how long a new tunnel may take to say hello.
 	helloTimeout = 15 * time.Second
 )
@@ -49,6 +52,9 @@ type Config struct {
 	Tunnel tunnel.Config
 	// JoinLink is what `meshhub link` prints.
 	JoinLink func() string
+	// BodyTimeout is how long a request's body may take to arrive; 0 means
+	// bodyLimitTime.
+	BodyTimeout time.Duration
 }
 
 // Server holds the handlers. Close ends every stream and tunnel.
@@ -60,14 +66,17 @@ type Server struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	inbox   *tunnel.Inbox
-	berths  sync.Map // *tunnel.Session → *berth
-	links   sync.WaitGroup
-	streams *streams
+	berths  sync.Map       // *tunnel.Session → *berth
+	open    *openings      // tunnels and streams
+	serving sync.WaitGroup // the inner server
 }
 
 // New builds the handlers.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, streams: newStreams(), inbox: tunnel.NewInbox()}
+	if cfg.BodyTimeout == 0 {
+		cfg.BodyTimeout = bodyLimitTime
+	}
+	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
 	s.cfg.Tunnel.Inbox = s.inbox
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.public = s.publicRoutes()
@@ -75,11 +84,12 @@ func New(cfg Config) *Server {
 	s.inner = &http.Server{
 		Handler:           s.innerRoutes(),
 		ReadHeaderTimeout: bodyLimitTime,
+		MaxHeaderBytes:    MaxHeader,
 		ConnContext:       sessionContext,
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext:       baseContext(s.ctx),
 	}
-	s.links.Go(func() { _ = s.inner.Serve(s.inbox) })
+	s.serving.Go(func() { _ = s.inner.Serve(s.inbox) })
 	cfg.Access.OnRetire(s.retired)
 	return s
 }
@@ -98,11 +108,16 @@ func (s *Server) Inner() http.Handler { return s.inner.Handler }
 // Close tells every node that the hub stops, ends streams and waits until all of
 // it has ended or ctx is over.
 func (s *Server) Close(ctx context.Context) {
+	s.open.close()
 	s.stop()
 	s.cfg.Bus.Close()
 	_ = s.inbox.Close()
 	done := make(chan struct{})
-	go func() { s.links.Wait(); close(done) }()
+	go func() {
+		s.open.wait()
+		s.serving.Wait()
+		close(done)
+	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -114,8 +129,7 @@ func (s *Server) Close(ctx context.Context) {
 // retired ends what a revoked or replaced identity has open and settles its
 // tasks (semantics 15).
 func (s *Server) retired(id store.Identity, code string) {
-	s.cfg.Registry.Close(id.ID, tunnel.ReasonRevoked)
-	s.streams.end(id.ID)
+	s.open.end(id.ID)
 	ctx := context.WithoutCancel(s.ctx)
 	var err error
 	if id.Role == api.RoleNode {
@@ -123,13 +137,13 @@ func (s *Server) retired(id store.Identity, code string) {
 	}
 	err = errors.Join(err, s.cfg.Relay.RevokeController(ctx, id.ID))
 	if err != nil {
-		s.cfg.Log.Error("not every task of a revoked identity could be settled", "name", id.Name, "err", err)
+		s.cfg.Log.Error("not every task of a revoked identity could be settled yet", "name", id.Name, "err", err)
 	}
 }
 
 func (s *Server) publicRoutes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.measure, s.recover)
+	r.Use(s.measure, s.recover, s.arriving)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed)
 	r.Get("/healthz", plain("ok\n"))
@@ -191,14 +205,29 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	plain("ok\n")(w, r)
 }
 
-// metrics is open to loopback peers only; others need a credential.
+// forwarded are the headers by which proxies show that they are there.
+var forwarded = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Via", "X-Forwarded-Host", "X-Forwarded-Proto"}
+
+// metrics is open to loopback peers only; others need a credential, and so do
+// those behind a proxy, which is a loopback peer itself if it runs on this machine.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() || r.Header.Get("X-Forwarded-For") != "" {
+	if !s.local(r) {
 		if _, err := s.principal(r); err != nil {
 			s.fail(w, r, err)
 			return
 		}
 	}
 	s.cfg.Metrics.Handler().ServeHTTP(w, r)
+}
+
+// local reports whether a request comes from this machine itself.
+func (s *Server) local(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	addr := peer.Addr().Unmap()
+	proxied := slices.ContainsFunc(s.cfg.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) }) ||
+		slices.ContainsFunc(forwarded, func(h string) bool { return r.Header.Get(h) != "" })
+	return addr.IsLoopback() && !proxied
 }

@@ -20,7 +20,7 @@ const eventWriteLimit = 10 * time.Second
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	p := who(r)
 	s.stream(w, r, func(e *events.Event) bool {
-		return e.Controller == "" || p.Operator() || e.Controller == p.Identity.ID
+		return e.Type == api.EventNode || p.Operator() || e.Controller == p.Identity.ID
 	})
 }
 
@@ -35,7 +35,11 @@ func (s *Server) taskEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*events.Event) bool) {
-	ctx, done := s.streams.add(r.Context(), who(r).Identity.ID)
+	ctx, done, err := s.hold(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	defer done()
 	missed, sub, resync := s.cfg.Bus.Subscribe(r.Header.Get("Last-Event-ID"), filter)
 	defer sub.Close()
@@ -53,6 +57,21 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 	}
 	out.value("", api.EventBeat, api.Beat{At: s.cfg.Now()})
 	s.pump(ctx, out, sub)
+}
+
+// hold enters a request that stays open, so that a revocation ends it: ctx is its
+// own then. Call done when it is over.
+func (s *Server) hold(r *http.Request) (ctx context.Context, done func(), err error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	op := &opening{kind: streams, identity: who(r).Identity.ID, end: cancel}
+	if err := s.open.add(ctx, op); err != nil {
+		cancel()
+		return nil, nil, err
+	}
+	return ctx, func() {
+		cancel()
+		s.open.remove(op)
+	}, nil
 }
 
 // pump writes events until the client, the hub or a revocation ends the stream.

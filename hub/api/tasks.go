@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -48,8 +47,13 @@ func (s *Server) submit(r *http.Request, d api.Dispatch) ([]store.Task, error) {
 func (s *Server) find(r *http.Request) (store.Task, error) {
 	id := chi.URLParam(r, "id")
 	t, err := s.cfg.Relay.Task(r.Context(), id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !who(r).Operator() && t.Controller.ID != who(r).Identity.ID {
-		return store.Task{}, api.Errorf(api.CodeUnknownTask, "there is no task %q of yours", mesh.CleanLine(id))
+	owner := t.Controller.ID
+	if errors.Is(err, store.ErrForgotten) {
+		tomb, terr := s.cfg.Store.Tombstone(r.Context(), id)
+		owner, err = tomb.Controller, errors.Join(err, terr)
+	}
+	if errors.Is(err, store.ErrNotFound) || !who(r).Operator() && owner != who(r).Identity.ID {
+		return store.Task{}, api.Errorf(api.CodeUnknownTask, "there is no task %q of yours", quoted(id))
 	}
 	return t, err
 }
@@ -78,7 +82,10 @@ func (s *Server) wait(r *http.Request, t store.Task) (store.Task, error) {
 	if err != nil || d < 0 {
 		return t, api.Errorf(api.CodeBadRequest, "wait is a duration such as 30s, at most %s", api.MaxWait)
 	}
-	ctx, done := s.streams.add(r.Context(), who(r).Identity.ID)
+	ctx, done, err := s.hold(r)
+	if err != nil {
+		return t, err
+	}
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, min(d, api.MaxWait))
 	defer cancel()
@@ -127,9 +134,11 @@ func (s *Server) taskQuery(r *http.Request) (store.TaskQuery, error) {
 	}
 	for _, st := range v["state"] {
 		if !api.State(st).Valid() {
-			return q, api.Errorf(api.CodeBadRequest, "%q is not a state", mesh.CleanLine(st))
+			return q, api.Errorf(api.CodeBadRequest, "%q is not a state", quoted(st))
 		}
-		q.States = append(q.States, api.State(st))
+		if !slices.Contains(q.States, api.State(st)) {
+			q.States = append(q.States, api.State(st))
+		}
 	}
 	if n := v.Get("limit"); n != "" {
 		i, err := strconv.Atoi(n)
@@ -151,7 +160,7 @@ func (s *Server) taskQuery(r *http.Request) (store.TaskQuery, error) {
 func (s *Server) named(ctx context.Context, name string) (string, error) {
 	id, err := s.cfg.Store.IdentityByName(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
-		return "", api.Errorf(api.CodeUnknownTarget, "nobody is named %q", mesh.CleanLine(name))
+		return "", api.Errorf(api.CodeUnknownTarget, "nobody is named %q", quoted(name))
 	}
 	return id.ID, err
 }
@@ -172,16 +181,6 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, do func(ctx context
 func (s *Server) cancel(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Cancel) }
 
 func (s *Server) retry(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Retry) }
-
-func (s *Server) abandon(w http.ResponseWriter, r *http.Request) {
-	s.act(w, r, func(ctx context.Context, id string) (store.Task, error) {
-		t, err := s.cfg.Relay.Abandon(ctx, id)
-		if err == nil {
-			s.cfg.Access.Audit(ctx, who(r), peerOf(r), "abandoned", id, "")
-		}
-		return t, err
-	})
-}
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	var a api.Answer
@@ -208,8 +207,8 @@ func (s *Server) envelope(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if me := who(r).Identity.Name; env.From != me {
-		s.cfg.Access.Audit(r.Context(), who(r), peerOf(r), "from_mismatch", env.Task, mesh.CleanLine(env.From))
-		s.fail(w, r, api.Errorf(api.CodeFromMismatch, "the envelope says from: %s, but you are %s", mesh.CleanLine(env.From), me))
+		s.cfg.Access.Refused(r.Context(), who(r), s.peer(r), "from_mismatch", env.Task, env.From)
+		s.fail(w, r, api.Errorf(api.CodeFromMismatch, "the envelope says from: %s, but you are %s", quoted(env.From), me))
 		return
 	}
 	made, err := s.submit(r, api.Dispatch{
@@ -262,51 +261,4 @@ func envelopeError(err error) error {
 	e := api.Errorf(code, "%s", err.Error())
 	e.Line = syn.Line
 	return e
-}
-
-func (s *Server) credentials(w http.ResponseWriter, r *http.Request) {
-	list, err := s.cfg.Store.Credentials(r.Context())
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	out := api.CredentialList{Credentials: make([]api.Credential, 0, len(list))}
-	for _, c := range list {
-		v := api.Credential{ID: c.ID, Name: c.Name, Role: c.Role, CreatedAt: c.CreatedAt}
-		if !c.LastUsed.IsZero() {
-			v.LastUsed = &c.LastUsed
-		}
-		if !c.RevokedAt.IsZero() {
-			v.RevokedAt = &c.RevokedAt
-		}
-		out.Credentials = append(out.Credentials, v)
-	}
-	slices.SortFunc(out.Credentials, func(a, b api.Credential) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	reply(w, http.StatusOK, out)
-}
-
-func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
-	if err := s.cfg.Access.Revoke(context.WithoutCancel(r.Context()), who(r), chi.URLParam(r, "name")); err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
-	after, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("after"), "0"), 10, 64)
-	if err != nil {
-		s.fail(w, r, api.Errorf(api.CodeBadRequest, "after is the number of an entry"))
-		return
-	}
-	list, err := s.cfg.Store.Audit(r.Context(), after, api.MaxPage)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	page := api.AuditPage{Entries: append([]api.AuditEntry{}, list...)}
-	if len(list) == api.MaxPage {
-		page.Next = list[len(list)-1].Seq
-	}
-	reply(w, http.StatusOK, page)
 }

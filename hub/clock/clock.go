@@ -81,13 +81,14 @@ func New(ctx context.Context, st store.Store, src Source, log *slog.Logger) (*Cl
 
 // Now is the hub's time in UTC.
 func (c *Clock) Now() time.Time {
-	w, m := c.wall(), c.mono()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Read inside the lock: readings that overtook each other would count time twice.
+	w, m := c.wall(), c.mono()
 	elapsed := m - c.lastMono
 	if w.Before(c.last) {
 		// The wall clock stands behind: go on at the pace of the monotonic one.
-		w = c.last.Add(max(elapsed, 0))
+		w = c.last.Add(elapsed)
 	} else if !c.last.IsZero() && w.Sub(c.last) > elapsed+Jump {
 		c.holdUntil = m + Grace
 	}

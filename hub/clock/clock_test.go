@@ -3,6 +3,8 @@ package clock_test
 import (
 	"context"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,5 +118,34 @@ func TestAPersistedMarkOfAnotherProcessStands(t *testing.T) {
 	}
 	if err := b.Persist(context.Background()); err != nil {
 		t.Errorf("a lost race is not an error: %v", err)
+	}
+}
+
+func TestReadersAtOnceDoNotMakeTimeRunFaster(t *testing.T) {
+	st := open(t, t.TempDir())
+	defer st.Close()
+	var ticks atomic.Int64
+	wall := noon
+	c, err := clock.New(context.Background(), st, clock.Source{
+		Wall: func() time.Time { return wall },
+		Mono: func() time.Duration { return time.Duration(ticks.Add(1)) },
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := c.Now()
+	wall = noon.AddDate(0, 0, -1) // set back: the pace is the monotonic clock's now
+	from := ticks.Load()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5000 {
+				c.Now()
+			}
+		})
+	}
+	wg.Wait()
+	if ran, passed := c.Now().Sub(first), time.Duration(ticks.Load()-from); ran > passed {
+		t.Errorf("the hub's clock ran %d ticks while %d passed", ran, passed)
 	}
 }

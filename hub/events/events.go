@@ -21,17 +21,20 @@ import (
 const (
 	// RingSize is how many events are kept for resuming.
 	RingSize = 8192
+	// RingBytes is how large they may be together, roughly; the oldest go first.
+	RingBytes = 32 << 20
 	// QueueSize is how many events may wait for one subscriber before it is cut off.
 	QueueSize = 1024
 )
 
-// Event is one change. Controller and Target restrict who may see it.
+// Event is one change. Type and Controller say who may see it.
 type Event struct {
 	Seq        uint64
 	Type       string // api.EventTask …
 	Task       string // id, for subscribers of one task
-	Controller string // identity id; "" is for operators and everyone who lists nodes
+	Controller string // identity id of the task's
 	Value      any    // marshalled when somebody watches
+	Size       int    // roughly, in bytes; see RingBytes
 
 	once sync.Once
 	json []byte
@@ -56,7 +59,9 @@ type Bus struct {
 	// mu guards the following fields.
 	mu     sync.Mutex
 	ring   [RingSize]*Event
+	oldest uint64 // number of the oldest event that is kept
 	next   uint64 // number of the next event, from 1
+	bytes  int    // of those that are kept
 	subs   map[*Sub]struct{}
 	closed bool
 }
@@ -64,7 +69,7 @@ type Bus struct {
 // New makes a bus whose ids start with the store's generation and this boot's
 // random name.
 func New(generation, boot string) *Bus {
-	return &Bus{prefix: generation + "-" + boot + "-", next: 1, subs: map[*Sub]struct{}{}}
+	return &Bus{prefix: generation + "-" + boot + "-", oldest: 1, next: 1, subs: map[*Sub]struct{}{}}
 }
 
 // ID is how an event is named on the wire.
@@ -94,7 +99,7 @@ func (b *Bus) Subscribe(lastID string, filter func(*Event) bool) (missed []*Even
 	if lastID != "" {
 		n, err := strconv.ParseUint(strings.TrimPrefix(lastID, b.prefix), 10, 64)
 		switch {
-		case err != nil || !strings.HasPrefix(lastID, b.prefix) || n >= b.next || b.next-n > RingSize:
+		case err != nil || !strings.HasPrefix(lastID, b.prefix) || n >= b.next || n+1 < b.oldest:
 			resync = true
 		default:
 			for i := n + 1; i < b.next; i++ {
@@ -147,8 +152,15 @@ func (b *Bus) Publish(e *Event) {
 		return
 	}
 	e.Seq = b.next
-	b.ring[b.next%RingSize] = e
 	b.next++
+	b.bytes += e.Size
+	for b.next-b.oldest > RingSize || b.bytes > RingBytes && b.oldest < e.Seq {
+		old := &b.ring[b.oldest%RingSize]
+		b.bytes -= (*old).Size
+		*old = nil
+		b.oldest++
+	}
+	b.ring[e.Seq%RingSize] = e
 	for s := range b.subs {
 		if !s.filter(e) {
 			continue
@@ -162,13 +174,33 @@ func (b *Bus) Publish(e *Event) {
 	}
 }
 
+// plain is about what an event takes whose texts are short.
+const plain = 1 << 10
+
 // Task publishes a change of a task.
 func (b *Bus) Task(controller string, t api.Task) {
-	b.Publish(&Event{Type: api.EventTask, Task: t.Task, Controller: controller, Value: t})
+	size := plain + sum(t.Artifacts) + sum(t.Flags)
+	if t.Question != nil {
+		size += len(t.Question.Text) + sum(t.Question.Options)
+	}
+	if t.Error != nil {
+		size += len(t.Error.Message)
+	}
+	b.Publish(&Event{Type: api.EventTask, Task: t.Task, Controller: controller, Value: t, Size: 2 * size}) // and its JSON
 }
 
 // Node publishes a change of a node.
-func (b *Bus) Node(n api.Node) { b.Publish(&Event{Type: api.EventNode, Value: n}) }
+func (b *Bus) Node(n api.Node) {
+	size := plain + sum(n.Workspaces) + sum(n.Services) + sum(n.Agent.Warnings) + sum(n.Alarms)
+	b.Publish(&Event{Type: api.EventNode, Value: n, Size: 2 * size})
+}
+
+func sum(list []string) (n int) {
+	for _, s := range list {
+		n += len(s)
+	}
+	return n
+}
 
 // Subscribers is how many watch now.
 func (b *Bus) Subscribers() int {

@@ -2,6 +2,7 @@ package events_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"opencode-mesh/hub/events"
@@ -111,4 +112,48 @@ func TestClosingTheBusEndsEverySubscriber(t *testing.T) {
 		t.Error("a subscriber of a closed bus is open")
 	}
 	publish(b, 1)
+}
+
+func TestLargeEventsPushOlderOnesOut(t *testing.T) {
+	b := events.New("g", "b")
+	publish(b, 100)
+	large := strings.Repeat("x", 1<<20)
+	for range 40 { // far more than the ring may hold
+		b.Task("c", api.Task{Task: "large", Artifacts: []string{large}})
+	}
+	if _, sub, resync := b.Subscribe("g-b-100", all); !resync {
+		sub.Close()
+		t.Error("forty large events are kept")
+	}
+	missed, sub, resync := b.Subscribe("g-b-135", all)
+	defer sub.Close()
+	if resync || len(missed) != 5 {
+		t.Errorf("the newest are gone: %d missed, resync %v", len(missed), resync)
+	}
+}
+
+func TestWhatIsLargeByWhateverFieldCounts(t *testing.T) {
+	large := strings.Repeat("x", events.RingBytes)
+	for name, publishLarge := range map[string]func(*events.Bus){
+		"question": func(b *events.Bus) { b.Task("c", api.Task{Question: &api.Question{Text: large}}) },
+		"options":  func(b *events.Bus) { b.Task("c", api.Task{Question: &api.Question{Options: []string{large}}}) },
+		"error":    func(b *events.Bus) { b.Task("c", api.Task{Error: &api.TaskError{Message: large}}) },
+		"node":     func(b *events.Bus) { b.Node(api.Node{Workspaces: []string{large}}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := events.New("g", "b")
+			publish(b, 1)
+			publishLarge(b)
+			publish(b, 1)
+			if _, sub, resync := b.Subscribe("g-b-0", all); !resync {
+				sub.Close()
+				t.Error("the ring keeps more than it may")
+			}
+			missed, sub, resync := b.Subscribe("g-b-2", all)
+			defer sub.Close()
+			if resync || len(missed) != 1 {
+				t.Errorf("%d missed, resync %v", len(missed), resync)
+			}
+		})
+	}
 }

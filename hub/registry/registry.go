@@ -39,15 +39,20 @@ type Registry struct {
 // New makes an empty registry.
 func New() *Registry { return &Registry{conns: map[string]*Conn{}} }
 
-// Register makes c its identity's connection. The older one, if there was one, is
-// returned after it was told to go; superseded says that it was another process.
-func (g *Registry) Register(c *Conn) (older *Conn, superseded bool) {
+// Register makes c its identity's connection, unless its tunnel has ended already,
+// and tells the older one, if there is one, to go; superseded says that it was
+// another process.
+func (g *Registry) Register(c *Conn) (superseded, ok bool) {
 	g.mu.Lock()
-	older = g.conns[c.Identity.ID]
+	if c.Session.Err() != nil {
+		g.mu.Unlock()
+		return false, false
+	}
+	older := g.conns[c.Identity.ID]
 	g.conns[c.Identity.ID] = c
 	g.mu.Unlock()
 	if older == nil || older == c {
-		return nil, false
+		return false, true
 	}
 	superseded = older.Instance != c.Instance
 	reason := tunnel.ReasonNone // the same process came back before its old tunnel was given up
@@ -55,7 +60,7 @@ func (g *Registry) Register(c *Conn) (older *Conn, superseded bool) {
 		reason = tunnel.ReasonSuperseded
 	}
 	_ = older.Session.CloseWith(reason)
-	return older, superseded
+	return superseded, true
 }
 
 // Unregister removes c and reports whether it was still the current one.
@@ -82,11 +87,4 @@ func (g *Registry) Online() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.conns)
-}
-
-// Close ends the tunnel of one identity for a reason, if it has one.
-func (g *Registry) Close(identity string, why tunnel.Reason) {
-	if c, ok := g.Locate(identity); ok {
-		_ = c.Session.CloseWith(why)
-	}
 }

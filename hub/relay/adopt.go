@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
@@ -74,7 +75,7 @@ func (r *Relay) recovered(ctx context.Context, from store.Identity, res api.Resu
 	switch {
 	case len(rec.Text) > mesh.MaxTextBytes:
 		return store.NewTask{}, api.Errorf(api.CodeTooLarge, "the text is larger than %d bytes", mesh.MaxTextBytes)
-	case !mesh.Mode(rec.Mode).Valid() || !validWorkspace(rec.Workspace) || rec.Hash == "" || cleanLine(rec.Hash, maxWord) != rec.Hash:
+	case !mesh.Mode(rec.Mode).Valid() || !validWorkspace(rec.Workspace) || !shown.IsLine(rec.Hash, maxWord):
 		return store.NewTask{}, api.Errorf(api.CodeBadRequest, "mode, workspace or hash of task %s is none", res.Task)
 	}
 	controller, err := r.controllerOf(ctx, rec.Controller)
@@ -99,7 +100,7 @@ func (r *Relay) recovered(ctx context.Context, from store.Identity, res api.Resu
 // here, else what the node says.
 func (r *Relay) controllerOf(ctx context.Context, p api.Party) (api.Party, error) {
 	bad := api.Errorf(api.CodeBadRequest, "the task's controller is none")
-	if p.ID == "" || cleanLine(p.ID, maxWord) != p.ID {
+	if !shown.IsLine(p.ID, maxWord) {
 		return p, bad
 	}
 	who, err := r.st.Identity(ctx, p.ID)

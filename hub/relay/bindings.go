@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -106,7 +107,7 @@ const maxGeneration = 1 << 32
 func (r *Relay) rebind(ctx context.Context, l Link) error {
 	_, err := each(l.Hello.Bound[:min(len(l.Hello.Bound), api.MaxSessionsInHello)], func(s api.BoundSession) error {
 		if s.Controller == "" || !validWorkspace(s.Workspace) || s.Generation == 0 || s.Generation > maxGeneration ||
-			s.Session == "" || cleanLine(s.Session, maxSessionID) != s.Session {
+			!shown.IsLine(s.Session, maxSessionID) {
 			return nil
 		}
 		b, err := r.st.Binding(ctx, store.BindingKey{Controller: s.Controller, Target: l.Identity.ID, Workspace: s.Workspace})

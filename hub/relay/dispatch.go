@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
@@ -66,7 +67,7 @@ func (r *Relay) unknownTarget(ctx context.Context, name string) error {
 			list += fmt.Sprintf(" and %d more", n-most)
 		}
 	}
-	return api.Errorf(api.CodeUnknownTarget, "no node is named %q (%s)", shown(name), list)
+	return api.Errorf(api.CodeUnknownTarget, "no node is named %q (%s)", quoted(name), list)
 }
 
 // checkDispatch refuses bad input and fills defaults in.
@@ -86,9 +87,9 @@ func checkDispatch(d *api.Dispatch) error {
 	case len(d.Text)*len(d.Targets) > api.MaxDispatch:
 		return api.Errorf(api.CodeTooLarge, "the text times %d targets is larger than %d bytes; name fewer targets or a smaller text", len(d.Targets), api.MaxDispatch)
 	case d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot):
-		return api.Errorf(api.CodeBadRequest, "mode is one-shot or session, not %q", shown(d.Mode))
+		return api.Errorf(api.CodeBadRequest, "mode is one-shot or session, not %q", quoted(d.Mode))
 	case !validWorkspace(d.Workspace):
-		return api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", shown(d.Workspace), api.MaxName)
+		return api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", quoted(d.Workspace), api.MaxName)
 	}
 	for _, b := range []struct {
 		what string
@@ -103,9 +104,9 @@ func checkDispatch(d *api.Dispatch) error {
 	for _, t := range d.Targets {
 		switch {
 		case !mesh.ValidTaskID(t.ID):
-			return api.Errorf(api.CodeBadRequest, "%q is not a task id; use letters, digits, '.', '_' and '-', at most 64", shown(t.ID))
+			return api.Errorf(api.CodeBadRequest, "%q is not a task id; use letters, digits, '.', '_' and '-', at most 64", quoted(t.ID))
 		case names[t.Name]:
-			return api.Errorf(api.CodeBadRequest, "target %q is named twice", shown(t.Name))
+			return api.Errorf(api.CodeBadRequest, "target %q is named twice", quoted(t.Name))
 		case ids[t.ID]:
 			return api.Errorf(api.CodeBadRequest, "task id %s is used for two targets; each needs its own", t.ID)
 		}
@@ -117,8 +118,8 @@ func checkDispatch(d *api.Dispatch) error {
 // validWorkspace reports whether w may name a workspace; "" is the default one.
 func validWorkspace(w string) bool { return len(w) <= api.MaxName && mesh.CleanLine(w) == w }
 
-// shown is what an error repeats of what it refuses.
-func shown(s string) string { return cleanLine(s, 2*api.MaxName) }
+// quoted is what an error repeats of what it refuses.
+func quoted(s string) string { return shown.Line(s, 2*api.MaxName) }
 
 func ms(v int64, def time.Duration) time.Duration {
 	if v == 0 {

@@ -5,9 +5,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
@@ -76,7 +76,7 @@ func mergeFlags(a, b []api.Flag) []api.Flag {
 func tidy(o *api.Outcome) error {
 	switch {
 	case !o.State.Settled() && o.State != api.StateQuestion:
-		return api.Errorf(api.CodeBadRequest, "%q is not an outcome", cutBytes(string(o.State), maxWord))
+		return api.Errorf(api.CodeBadRequest, "%q is not an outcome", shown.Cut(string(o.State), maxWord))
 	case o.State == api.StateQuestion && (o.Question == nil || o.Question.Text == ""):
 		return api.Errorf(api.CodeBadRequest, "a question without text")
 	case len(o.Reply) > api.MaxReply:
@@ -84,14 +84,9 @@ func tidy(o *api.Outcome) error {
 	case len(o.Artifacts) > api.MaxArtifacts || len(o.Flags) > api.MaxFlags:
 		return api.Errorf(api.CodeTooLarge, "more than %d artifacts or %d flags", api.MaxArtifacts, api.MaxFlags)
 	}
-	flags := make([]api.Flag, 0, len(o.Flags)+2)
-	for _, f := range o.Flags {
-		if f = cleanLine(f, maxWord); f != "" {
-			flags = append(flags, f)
-		}
-	}
+	flags := shown.Lines(o.Flags, api.MaxFlags, maxWord)
 	if len(o.Summary) > maxRecordSummary {
-		o.Summary = cutBytes(o.Summary, maxRecordSummary)
+		o.Summary = shown.Cut(o.Summary, maxRecordSummary)
 		flags = mergeFlags(flags, []api.Flag{api.FlagSummaryTooLong})
 	}
 	paths := tidyPaths(o.Artifacts)
@@ -99,13 +94,13 @@ func tidy(o *api.Outcome) error {
 		flags = mergeFlags(flags, []api.Flag{api.FlagTruncated})
 	}
 	o.Artifacts, o.Flags = paths, flags
-	o.Session = cleanLine(o.Session, maxSessionID)
+	o.Session = shown.Line(o.Session, maxSessionID)
 	o.RanMS = claimed(o.RanMS).Milliseconds()
 	if k := o.Tokens; k != nil {
 		o.Tokens = &api.Tokens{Total: min(max(k.Total, 0), maxTokens), Limit: min(max(k.Limit, 0), maxTokens)}
 	}
 	if e := o.Error; e != nil {
-		o.Error = &api.TaskError{Code: cleanLine(e.Code, maxWord), Message: cleanText(e.Message, maxErrorText)}
+		o.Error = &api.TaskError{Code: shown.Line(e.Code, maxWord), Message: shown.Text(e.Message, maxErrorText)}
 	}
 	if o.State != api.StateQuestion {
 		o.Question = nil
@@ -129,15 +124,15 @@ func tidyPaths(paths []string) []string {
 }
 
 func tidyQuestion(q api.Asked) *api.Asked {
-	out := &api.Asked{Kind: api.QuestionText, Text: cleanText(q.Text, maxQuestionText)}
+	out := &api.Asked{Kind: api.QuestionText, Text: shown.Text(q.Text, maxQuestionText)}
 	if q.Kind == api.QuestionPermission {
 		out.Kind = q.Kind
 	}
 	if out.Text == "" {
 		out.Text = "(a question without visible text)"
 	}
-	for _, o := range q.Options[:min(len(q.Options), maxOptions)] {
-		out.Options = append(out.Options, cleanLine(o, maxOption))
+	for _, o := range q.Options[:min(len(q.Options), maxOptions)] { // an empty one keeps its number
+		out.Options = append(out.Options, shown.Line(o, maxOption))
 	}
 	return out
 }
@@ -145,28 +140,6 @@ func tidyQuestion(q api.Asked) *api.Asked {
 // claimed is a duration that a node tells, in milliseconds, within reason.
 func claimed(ms int64) time.Duration {
 	return time.Duration(min(max(ms, 0), maxClaim.Milliseconds())) * time.Millisecond
-}
-
-// cleanLine makes foreign text safe to show on one line, at most n bytes long.
-func cleanLine(s string, n int) string { return cutBytes(mesh.CleanLine(cutBytes(s, 4*n)), n) }
-
-// cleanText does the same with a text of several lines and keeps their
-// indentation.
-func cleanText(s string, n int) string {
-	lines := strings.Split(cutBytes(s, n), "\n")
-	for i, l := range lines {
-		words := strings.TrimLeft(l, " \t")
-		lines[i] = l[:len(l)-len(words)] + mesh.CleanLine(words)
-	}
-	return cutBytes(strings.TrimSpace(strings.Join(lines, "\n")), n)
-}
-
-// cutBytes cuts s to at most n bytes on a character boundary.
-func cutBytes(s string, n int) string {
-	for n > 0 && n < len(s) && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:min(n, len(s))]
 }
 
 func outcomeHash(o api.Outcome) string {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
@@ -169,7 +170,7 @@ func (r *Relay) conclude(t store.Task, o api.Outcome, ended time.Time) store.Tas
 	}
 	if o.State == api.StateQuestion {
 		// Told to go on by assumption it asked again: what it has is all there is.
-		o.State, o.Summary = api.StatePartial, cutBytes(o.Question.Text, maxRecordSummary)
+		o.State, o.Summary = api.StatePartial, shown.Cut(o.Question.Text, maxRecordSummary)
 		o.Question = nil
 	}
 	if t.Kind == api.TurnAssume {
@@ -213,7 +214,7 @@ func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Pro
 	if p.State != api.StateRunning && p.State != api.StateHeld && p.State != api.StateAccepted {
 		return nil
 	}
-	note := cleanLine(p.Note, api.MaxSummary)
+	note := shown.Line(p.Note, api.MaxSummary)
 	r.note(ctx, p.Task, func(t store.Task) (store.Task, error) {
 		switch {
 		case t.State.Settled() || t.Triple() != p.Triple || t.State == api.StateQuestion:

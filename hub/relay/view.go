@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
@@ -34,7 +35,7 @@ func View(t store.Task) api.Task {
 		v.CancelAt = &t.CancelAt
 	}
 	if o := t.Outcome; o != nil {
-		v.Summary = cleanText(mesh.CutSummary(o.Summary), maxRecordSummary)
+		v.Summary = shown.Text(mesh.CutSummary(o.Summary), maxRecordSummary)
 		if o.Artifacts != nil {
 			v.Artifacts = o.Artifacts
 		}

@@ -1,0 +1,223 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"opencode-mesh/hub/registry"
+	"opencode-mesh/hub/relay"
+	"opencode-mesh/hub/shown"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+)
+
+// Bounds of what a node says of itself, in bytes unless it says otherwise. Ids that
+// are longer are refused, descriptions are cut, further entries are left out.
+const (
+	maxLabel      = 64
+	maxWorkspaces = 256 // entries
+	maxServices   = 256 // entries
+	maxWarnings   = 16  // entries
+	maxDetail     = 500
+	// maxEpoch leaves a node room to count on.
+	maxEpoch = 1 << 53
+	// maxAlarms is how many alarms of a node are kept, newest.
+	maxAlarms = 8
+)
+
+// hello makes a tunnel the node's connection.
+func (s *Server) hello(w http.ResponseWriter, r *http.Request) {
+	l := linkOf(r)
+	var h api.Hello
+	if err := decode(w, r, api.MaxTunnelBody, &h); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	err := tidyHello(&h)
+	if err == nil {
+		err = s.welcome(r.Context(), l, h)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	info := s.cfg.Store.Info()
+	reply(w, http.StatusOK, api.Welcome{
+		HubID: info.HubID, Generation: info.Generation, Name: l.who.Identity.Name, IdentityID: l.who.Identity.ID,
+		Version: s.cfg.Version, HeartbeatMS: api.Millis(s.cfg.Tunnel.Heartbeat),
+	})
+}
+
+// tidyHello refuses a hello that lacks what it needs, and bounds and cleans what is
+// kept of it and shown.
+func tidyHello(h *api.Hello) error {
+	switch {
+	case h.Protocol != api.ProtocolVersion:
+		return api.Errorf(api.CodeUnsupportedVersion, "this hub speaks version %d between hub and node, the node %d; update the older one", api.ProtocolVersion, h.Protocol)
+	case !shown.IsLine(h.JournalID, maxLabel) || !shown.IsLine(h.Instance, maxLabel):
+		return api.Errorf(api.CodeBadRequest, "a hello needs the ids of a journal and of a process, at most %d bytes each", maxLabel)
+	case h.Epoch == 0 || h.Epoch > maxEpoch:
+		return api.Errorf(api.CodeBadRequest, "a hello needs an epoch from 1 to %d", uint64(maxEpoch))
+	}
+	for _, label := range []*string{&h.Version, &h.OS, &h.Arch, &h.Policy} {
+		*label = shown.Line(*label, maxLabel)
+	}
+	h.MaxParallel = max(h.MaxParallel, 0)
+	// A name that was changed would name nothing: what does not fit is left out.
+	h.Workspaces = slices.DeleteFunc(h.Workspaces, func(w string) bool { return !shown.IsLine(w, api.MaxName) })
+	h.Workspaces = h.Workspaces[:min(len(h.Workspaces), maxWorkspaces)]
+	h.Services = shown.Lines(h.Services, maxServices, maxLabel)
+	h.Agent = tidyAgent(h.Agent)
+	return nil
+}
+
+// tidyAgent does the same with what a node says of its agent.
+func tidyAgent(a api.AgentStatus) api.AgentStatus {
+	switch a.Health {
+	case "", api.HealthHealthy, api.HealthUnreachable, api.HealthStarting, api.HealthAuthFailed, api.HealthUnhealthy:
+	default:
+		a.Health = api.HealthUnknown
+	}
+	a.Kind, a.Version = shown.Line(a.Kind, maxLabel), shown.Line(a.Version, maxLabel)
+	a.Detail = shown.Line(a.Detail, maxDetail)
+	a.Memory = max(a.Memory, 0)
+	a.Warnings = shown.Lines(a.Warnings, maxWarnings, maxDetail)
+	return a
+}
+
+// welcome takes a hello: the journal's epoch first, then the name.
+func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) (err error) {
+	l.mu.Lock()
+	said := l.greeting
+	l.greeting = true
+	l.mu.Unlock()
+	if said {
+		return api.Errorf(api.CodeConflict, "this tunnel has said hello already")
+	}
+	defer func() {
+		if err != nil { // it may try again
+			l.mu.Lock()
+			l.greeting = l.conn != nil
+			l.mu.Unlock()
+		}
+	}()
+	now, id := s.cfg.Now(), l.who.Identity
+	rec, err := s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error { return greet(rec, h, now) })
+	if api.ErrorCode(err) == api.CodeJournalForked {
+		return errors.Join(err, s.forked(ctx, id, h, now))
+	}
+	if err != nil {
+		return err
+	}
+	if rec, err = s.register(ctx, l, h, rec, now); err != nil {
+		return err
+	}
+	s.cfg.Log.Info("node online", "node", id.Name, "version", h.Version, "platform", h.OS+"/"+h.Arch)
+	l.hello.Stop()
+	s.cfg.Bus.Node(s.nodeView(id, rec))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.work.Go(func() { s.attach(l, relay.Link{Identity: id, Node: l.client, Hello: h}) })
+	}
+	return nil
+}
+
+// errTunnelOver is told to nobody: the tunnel that would carry it is gone.
+var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
+
+// register gives the link its name among the connected nodes.
+func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.NodeRecord, now time.Time) (store.NodeRecord, error) {
+	id := l.who.Identity
+	c := &registry.Conn{Identity: id, Session: l.session, Instance: h.Instance, Since: now}
+	l.mu.Lock()
+	over := l.over
+	if !over {
+		l.conn, l.client = c, registry.NewClient(l.session)
+	}
+	l.mu.Unlock()
+	if over {
+		return rec, errTunnelOver
+	}
+	superseded, ok := s.cfg.Registry.Register(c)
+	l.mu.Lock()
+	over = l.over
+	l.mu.Unlock()
+	if !ok || over {
+		s.depart(l, c) // its end came before it was entered, and found nothing
+		return rec, errTunnelOver
+	}
+	if !superseded {
+		return rec, nil
+	}
+	s.cfg.Metrics.Superseded()
+	s.cfg.Log.Warn("a second process took a node's name over", "node", id.Name)
+	return s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error {
+		rec.Superseded++
+		return nil
+	})
+}
+
+// forked notes that a node's directory was copied or restored.
+func (s *Server) forked(ctx context.Context, id store.Identity, h api.Hello, now time.Time) error {
+	s.cfg.Metrics.Forked()
+	s.cfg.Log.Error("a copied or restored node directory said hello; it gets a journal of its own", "node", id.Name, "journal", h.JournalID)
+	_, err := s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error {
+		rec.Alarms = append(rec.Alarms, "journal_forked: the node's directory was copied or restored ("+now.Format(time.RFC3339)+")")
+		rec.Alarms = rec.Alarms[max(0, len(rec.Alarms)-maxAlarms):]
+		return nil
+	})
+	return err
+}
+
+// attach hands a greeted node to the relay. It runs beside the answer to the
+// hello, because the relay calls the node back.
+func (s *Server) attach(l *link, rl relay.Link) {
+	fail := func(err error) {
+		if l.session.Context().Err() == nil {
+			s.cfg.Log.Warn("a node's tunnel is closed", "node", rl.Identity.Name, "err", err)
+		}
+		_ = l.session.Close()
+	}
+	detach, err := s.cfg.Relay.Attach(l.session.Context(), rl, fail)
+	if err != nil {
+		fail(err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.detach = detach
+}
+
+// greet checks the fencing epoch and notes the hello (semantics 5).
+func greet(rec *store.NodeRecord, h api.Hello, now time.Time) error {
+	forked := api.Errorf(api.CodeJournalForked, "this hub has seen epoch %d of the journal already: the node's directory is a copy or was restored", h.Epoch)
+	switch {
+	case rec.JournalID == h.JournalID:
+		if h.Epoch <= rec.Epoch {
+			return forked
+		}
+	default:
+		i := slices.IndexFunc(rec.Epochs, func(e store.JournalEpoch) bool { return e.JournalID == h.JournalID })
+		if i >= 0 && h.Epoch <= rec.Epochs[i].Epoch {
+			return forked
+		}
+		if i >= 0 {
+			rec.Epochs = slices.Delete(rec.Epochs, i, i+1)
+		}
+		if rec.JournalID != "" {
+			rec.Epochs = append(rec.Epochs, store.JournalEpoch{JournalID: rec.JournalID, Epoch: rec.Epoch})
+			if n := len(rec.Epochs) - store.MaxFormerJournals; n > 0 {
+				rec.Epochs = rec.Epochs[n:]
+			}
+		}
+	}
+	rec.JournalID, rec.Epoch = h.JournalID, h.Epoch
+	rec.Agent, rec.OnlineAt = h.Agent, now
+	h.Bound = nil // goes to the bindings, not here
+	rec.Hello = h
+	return nil
+}

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+	"sync"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+)
+
+const (
+	// maxTunnels is how many tunnels one node may have open: the one with its name,
+	// those of superseded processes that still deliver, and dead ones that were not
+	// noticed yet.
+	maxTunnels = 16
+	// maxStreams is how many event streams and long polls one identity may have open.
+	maxStreams = 512
+)
+
+// kind is a kind of opening.
+type kind int
+
+const (
+	tunnels kind = iota
+	streams
+	kinds
+)
+
+var maxOpenings = [kinds]int{tunnels: maxTunnels, streams: maxStreams}
+
+// opening is a tunnel or a stream.
+type opening struct {
+	kind     kind
+	identity string
+	end      func() // ends it because its identity was revoked; may block
+}
+
+// openings are the tunnels and streams that each identity has open: bounded, and
+// ended at once when it is revoked.
+type openings struct {
+	st  store.Store
+	all sync.WaitGroup
+
+	// mu guards the following fields.
+	mu     sync.Mutex
+	closed bool
+	of     map[string]*opened
+}
+
+// opened is what one identity has open.
+type opened struct {
+	count [kinds]int
+	set   map[*opening]struct{}
+}
+
+func newOpenings(st store.Store) *openings { return &openings{st: st, of: map[string]*opened{}} }
+
+// add enters an opening. A revocation that comes later ends it; one that came
+// before, after the request was let in, refuses it.
+func (o *openings) add(ctx context.Context, op *opening) error {
+	if err := o.enter(op); err != nil {
+		return err
+	}
+	if op.identity == "" { // the local operator
+		return nil
+	}
+	id, err := o.st.Identity(ctx, op.identity)
+	if err == nil && !id.Live() {
+		err = api.Errorf(api.CodeRevoked, "the credential of %s was revoked", id.Name)
+	}
+	if err != nil {
+		o.remove(op)
+	}
+	return err
+}
+
+func (o *openings) enter(op *opening) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mine := o.of[op.identity]
+	if mine == nil {
+		mine = &opened{set: map[*opening]struct{}{}}
+	}
+	switch {
+	case o.closed:
+		return store.ErrClosed
+	case mine.count[op.kind] >= maxOpenings[op.kind]:
+		what := "tunnels"
+		if op.kind == streams {
+			what = "event streams and waits"
+		}
+		e := api.Errorf(api.CodeRateLimited, "%d %s of yours are open; end some of them", mine.count[op.kind], what)
+		e.RetryAfter = retryBusy
+		return e
+	}
+	o.of[op.identity] = mine
+	mine.count[op.kind]++
+	mine.set[op] = struct{}{}
+	o.all.Add(1)
+	return nil
+}
+
+// remove takes an opening out that is over; once only.
+func (o *openings) remove(op *opening) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mine := o.of[op.identity]
+	mine.count[op.kind]--
+	delete(mine.set, op)
+	if len(mine.set) == 0 {
+		delete(o.of, op.identity)
+	}
+	o.all.Done()
+}
+
+// end ends what an identity has open and returns when it was told to end.
+func (o *openings) end(identity string) {
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if mine := o.of[identity]; mine != nil {
+		for op := range mine.set {
+			ends.Go(op.end)
+		}
+	}
+}
+
+// close refuses further openings.
+func (o *openings) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+}
+
+// wait returns when all of them are over. After close.
+func (o *openings) wait() { o.all.Wait() }
