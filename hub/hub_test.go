@@ -156,6 +156,7 @@ func TestPlainHTTPBeyondLoopbackNeedsAnExplicitFlag(t *testing.T) {
 }
 
 func TestASecondHubOnTheSameDirectoryNamesFileAndHolder(t *testing.T) {
+	t.Parallel()
 	b := start(t, config(t.TempDir()))
 	_, err := hub.Open(context.Background(), config(b.dir))
 	if err == nil || !strings.Contains(err.Error(), b.dir) {

@@ -163,6 +163,7 @@ func TestAResultIsAcknowledgedOnceItIsOnDisk(t *testing.T) {
 }
 
 func TestALargeReplyGoesThroughAndATooLargeOneDoesNotCutTheTunnel(t *testing.T) {
+	t.Parallel()
 	b := start(t, config(t.TempDir()))
 	beta, alice := b.enroll("join", "beta"), b.enroll("login", "alice")
 	p := b.greeted(beta, "j1", 1)

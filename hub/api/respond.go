@@ -122,7 +122,9 @@ func jsonWhy(err error) string {
 
 func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see arriving
+	if err == nil { // else the server still reads, in the time that arriving gave
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 	var tooLarge *http.MaxBytesError
 	if err != nil && !errors.As(err, &tooLarge) {
 		return nil, api.Errorf(api.CodeBadRequest, "the body did not arrive whole")

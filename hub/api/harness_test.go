@@ -1,0 +1,179 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"opencode-mesh/auth"
+	"opencode-mesh/hub/access"
+	hubapi "opencode-mesh/hub/api"
+	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/metrics"
+	"opencode-mesh/hub/registry"
+	"opencode-mesh/hub/relay"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+	"opencode-mesh/store/bolt"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const password = "correct horse"
+
+// shop is the handlers on a real store, served on loopback.
+type shop struct {
+	t      *testing.T
+	store  *lens
+	access *access.Access
+	bus    *events.Bus
+	api    *hubapi.Server
+	url    string
+	hc     *http.Client
+}
+
+// lens lets a test stand between the handlers and their store.
+type lens struct {
+	store.Store
+	fail     error  // of what lists identities
+	identity func() // runs after an identity was read
+	busy     atomic.Bool
+}
+
+func (l *lens) Identities(ctx context.Context) ([]store.Identity, error) {
+	if l.fail != nil {
+		return nil, l.fail
+	}
+	return l.Store.Identities(ctx)
+}
+
+func (l *lens) Identity(ctx context.Context, id string) (store.Identity, error) {
+	who, err := l.Store.Identity(ctx, id)
+	if l.identity != nil && l.busy.CompareAndSwap(false, true) {
+		l.identity()
+	}
+	return who, err
+}
+
+type clock struct{}
+
+func (clock) Now() time.Time  { return time.Now().UTC() }
+func (clock) MayExpire() bool { return true }
+
+func newShop(t *testing.T, opts ...func(*hubapi.Config)) *shop {
+	t.Helper()
+	st, err := bolt.Open(bolt.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	s := &shop{t: t, store: &lens{Store: st}, bus: events.New("g", "b")}
+	zero := func() float64 { return 0 }
+	m := metrics.New("test", metrics.Gauges{NodesOnline: zero, Subscribers: zero, Writable: zero, OpenTasks: func() map[api.State]int { return nil }})
+	verifier, err := auth.NewVerifier(auth.VerifierConfig{Check: func(hash, pw string) (bool, error) { return pw == password, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := auth.NewLimiter(auth.LimiterConfig{PerAddress: 1000, PerName: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.access = access.New(access.Config{Store: s.store, Verifier: verifier, Limiter: limiter, Now: clock{}.Now, Log: log, Failed: m.LoginRefused})
+	if err := s.access.SetPassword(context.Background(), password); err != nil {
+		t.Fatal(err)
+	}
+	rl, err := relay.New(context.Background(), relay.Config{Store: s.store, Bus: s.bus, Clock: clock{}, Observer: m, Log: log, Secret: make([]byte, 32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := hubapi.Config{Access: s.access, Store: s.store, Relay: rl, Registry: registry.New(), Bus: s.bus, Metrics: m, Now: clock{}.Now, Log: log, JoinLink: func() string { return "mesh://x" }}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	s.api = hubapi.New(cfg)
+	srv := httptest.NewServer(s.api.Public())
+	s.url, s.hc = srv.URL, srv.Client()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		s.api.Close(ctx)
+		srv.Close()
+		_ = st.Close()
+	})
+	return s
+}
+
+// enroll joins or logs in.
+func (s *shop) enroll(do func(*access.Access) (api.Issued, error)) string {
+	s.t.Helper()
+	is, err := do(s.access)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return is.Credential
+}
+
+func login(name string, operator bool) func(*access.Access) (api.Issued, error) {
+	return func(a *access.Access) (api.Issued, error) {
+		return a.Login(context.Background(), peer, api.Login{Name: name, Password: password, Operator: operator})
+	}
+}
+
+func join(name string) func(*access.Access) (api.Issued, error) {
+	return func(a *access.Access) (api.Issued, error) {
+		return a.Join(context.Background(), peer, api.Login{Name: name, Password: password})
+	}
+}
+
+// call makes a request and returns the status, the error and the body.
+func (s *shop) call(method, path, secret string, body any) (int, *api.Error, []byte) {
+	s.t.Helper()
+	resp := s.open(method, path, secret, body)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var e api.ErrorBody
+	_ = json.Unmarshal(data, &e)
+	return resp.StatusCode, e.Error, data
+}
+
+// open makes a request whose answer may go on.
+func (s *shop) open(method, path, secret string, body any) *http.Response {
+	s.t.Helper()
+	var r io.Reader
+	switch v := body.(type) {
+	case nil:
+	case string:
+		r = strings.NewReader(v)
+	default:
+		j, err := json.Marshal(v)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r = bytes.NewReader(j)
+	}
+	req, err := http.NewRequest(method, s.url+path, r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if secret != "" {
+		req.Header.Set("Authorization", "Bearer "+secret)
+	}
+	resp, err := s.hc.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp
+}
