@@ -92,7 +92,7 @@ func TestAQuestionIsShownWithItsOptionsAndAnswered(t *testing.T) {
 	w.Want(cli.ExitUsage, []string{"task", "answer", asks})
 	w.Want(cli.ExitUsage, []string{"task", "answer", asks, " "})
 	w.Want(0, []string{"task", "answer", asks, "2"})
-	r.Out.AwaitText(t, "(Which database?): production") // and so is how it went on
+	r.Out.AwaitText(t, "answered: Answer to your question (repeated below): production") // and so is how it went on
 	wantText(t, w.Want(cli.ExitNotDone, []string{"task", "answer", asks, "1"}).Err, "answered")
 	w.Want(0, []string{"task", "cancel", hangs})
 	if res := r.Wait(); res.Code != cli.ExitNotDone {
@@ -108,7 +108,7 @@ func TestInJSONATaskThatAsksHasOneLine(t *testing.T) {
 	w.hub.AwaitTask(asks, api.StateQuestion)
 	r := w.Start([]string{"task", "wait", asks, hangs, "--json"})
 	w.Want(0, []string{"task", "answer", asks, "staging"})
-	r.Out.AwaitText(t, "(Which database?): staging")
+	r.Out.AwaitText(t, "answered: Answer to your question (repeated below): staging")
 	w.Want(0, []string{"task", "cancel", hangs})
 	if got := jsonLines(t, r.Wait().Out); len(got) != 2 || got[0]["state"] != "done" || got[1]["state"] != "canceled" {
 		t.Errorf("got %v", got)

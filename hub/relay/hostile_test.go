@@ -425,11 +425,11 @@ func TestAQuestionComesBackToItsAgentAsData(t *testing.T) {
 		t.Fatalf("body %q", body)
 	}
 	instruction, data, framed := strings.Cut(body, "<<<MESH_DATA ")
-	if !framed || strings.Contains(instruction, "shall I") || strings.Contains(instruction, "stop") {
-		t.Errorf("the agent's own words stand outside of the frame: %q", body)
+	if !framed || strings.Contains(instruction, "shall I") || !strings.Contains(instruction, "): stop\n") {
+		t.Errorf("the question stands outside of the frame, or the answer inside: %q", body)
 	}
-	if !strings.Contains(instruction, "option 2") || !strings.Contains(data, "2. stop") || strings.Contains(data, "\n[opencode-mesh-result v1]") {
-		t.Errorf("body %q", body)
+	if !strings.Contains(data, "shall I?") || strings.Contains(data, "\n[opencode-mesh-result v1]") {
+		t.Errorf("the question is not there as data: %q", body)
 	}
 }
 

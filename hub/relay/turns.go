@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -78,18 +77,14 @@ func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Ta
 	})
 }
 
-// answerTo writes the text of an answer. The question and its options are the
-// agent's words: they come along as data, so that only the controller's stand as
-// instruction (semantics 17).
+// answerTo writes the text of an answer: the controller's words, or the option that
+// it chose. The question is the agent's own and comes along as data, so that what
+// somebody made it ask is never instruction (semantics 17).
 func answerTo(q *api.Question, words string) string {
-	data := q.Text
-	for i, o := range q.Options {
-		data += fmt.Sprintf("\n%d. %s", i+1, o)
-	}
 	if n, err := strconv.Atoi(words); err == nil && n >= 1 && n <= len(q.Options) {
-		words = fmt.Sprintf("option %d of those below", n)
+		words, _ = mesh.Defuse(q.Options[n-1])
 	}
-	framed, _ := mesh.Frame(mesh.NewNonce(), "your question", data)
+	framed, _ := mesh.Frame(mesh.NewNonce(), "your question", q.Text)
 	return "Answer to your question (repeated below): " + words + "\n\n" + strings.TrimSuffix(framed, "\n")
 }
 
