@@ -72,7 +72,7 @@ func (n *Node) Run(ctx context.Context) error {
 	go func() { ended <- n.link.Run(linkCtx) }()
 	closeLink := func() {
 		cancel()
-		<-ended
+		<-ended //nolint:errcheck // it was told to
 	}
 	var err error
 	select {

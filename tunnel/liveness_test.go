@@ -2,6 +2,7 @@ package tunnel_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -316,7 +317,7 @@ func TestKeepRecoversAfterAThaw(t *testing.T) {
 		t.Errorf("the node answers %q", got)
 	}
 	cancel()
-	if err := receive(t, kept, "Keep to return"); err != context.Canceled {
+	if err := receive(t, kept, "Keep to return"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Keep gives %v", err)
 	}
 }

@@ -201,7 +201,7 @@ func TestAPeerThatIgnoresTheAcceptorsCloseIsReset(t *testing.T) {
 	if err := acceptor.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := opener.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := opener.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("the opener reads %v", err)
 	}
 	// It may finish what it is saying, but not talk for ever.

@@ -37,7 +37,11 @@ func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api
 			return api.Issued{}, api.Errorf(api.CodeNameTaken, "%s is the name of a node; choose another, or use --same-as-node on that machine", req.Name)
 		}
 		secret, cred := a.mint(id, role)
-		if err := a.st.AddCredential(ctx, cred); err != nil {
+		err = a.st.AddCredential(ctx, cred)
+		if errors.Is(err, store.ErrConflict) {
+			continue // it was revoked in that moment: the name is free
+		}
+		if err != nil {
 			return api.Issued{}, err
 		}
 		a.audited(ctx, "login", peer, id.Name, string(role))

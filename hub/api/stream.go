@@ -59,8 +59,8 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 	s.pump(ctx, out, sub)
 }
 
-// hold enters a request that stays open, so that a revocation ends it: ctx is its
-// own then. Call done when it is over.
+// hold enters a request that stays open, so that a revocation ends it, and the hub's
+// end: ctx is its own then. Call done when it is over.
 func (s *Server) hold(r *http.Request) (ctx context.Context, done func(), err error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	op := &opening{kind: streams, identity: who(r).Identity.ID, end: cancel}
@@ -68,7 +68,9 @@ func (s *Server) hold(r *http.Request) (ctx context.Context, done func(), err er
 		cancel()
 		return nil, nil, err
 	}
+	stopping := context.AfterFunc(s.ctx, cancel)
 	return ctx, func() {
+		stopping()
 		cancel()
 		s.open.remove(op)
 	}, nil

@@ -182,21 +182,6 @@ func TestErrorsRepeatLittleOfWhatTheyRefuse(t *testing.T) {
 	}
 }
 
-func TestANodeInheritsHopsFromWhatItIsThoughtToRun(t *testing.T) {
-	h := newHarness(t)
-	alpha := h.node("alpha", "ja")
-	detach := alpha.attach()
-	h.submit("alice", "alpha", id(1), "x")
-	alpha.next()
-	h.await(id(1), api.StateAccepted)
-	detach()
-	h.sweep(relay.UnknownAfter + time.Second) // the hub does not know, the node still runs it
-	made, err := h.relay.Submit(context.Background(), relay.Author{Identity: h.ids["alpha"]}, api.Dispatch{Text: "child", Targets: []api.DispatchTarget{{Name: "beta", ID: id(2)}}})
-	if err != nil || made[0].Parent != id(1) || len(made[0].Via) != 1 {
-		t.Errorf("%+v, %v", made, err)
-	}
-}
-
 func TestManyNewSessionsAtOnceAreAllOpened(t *testing.T) {
 	h := newHarness(t)
 	const n = 100

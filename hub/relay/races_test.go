@@ -191,6 +191,110 @@ func TestAnAnswerAndATimeoutAtOnceMakeOneTurn(t *testing.T) {
 	}
 }
 
+func TestAJournalThatChangesWhileATaskIsMadeGetsIt(t *testing.T) {
+	h := newHarness(t)
+	old, fresh := h.node("beta", "j1"), h.node("beta", "j2")
+	detach := old.attach()
+	before(&h.gate.created,
+		func() { h.submit("alice", "beta", id(1), "x") },
+		func() {
+			detach()
+			fresh.attach()
+		})
+	if o := fresh.next(); o.Task != id(1) || o.JournalID != "j2" {
+		t.Errorf("offer %+v", o)
+	}
+	if got := h.await(id(1), api.StateAccepted); got.Journal != "j2" {
+		t.Errorf("journal %s", got.Journal)
+	}
+	if n := old.count(id(1)); n != 0 {
+		t.Errorf("the old journal was offered it %d times", n)
+	}
+}
+
+func TestACancelThatOvertakesItsOfferEndsTheTaskOnce(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	reached, withdrawn := make(chan struct{}), make(chan struct{})
+	out := api.Outcome{State: api.StateCanceled}
+	beta.onOffer = func(o api.Offer) (api.Receipt, error) {
+		if o.Task != id(1) {
+			return api.Receipt{Triple: o.Triple, State: api.StateAccepted}, nil
+		}
+		close(reached)
+		<-withdrawn // the tombstone is there before the offer
+		return api.Receipt{Triple: o.Triple, State: out.State, Outcome: &out}, nil
+	}
+	beta.withdraw = func(w api.Withdraw) (api.Receipt, error) {
+		close(withdrawn)
+		return api.Receipt{Triple: w.Triple, State: out.State, Outcome: &out}, nil
+	}
+	beta.attach()
+	h.submit("alice", "beta", id(1), "x")
+	<-reached
+	cancel(t, h, id(1))
+	h.await(id(1), api.StateCanceled)
+	h.submit("alice", "beta", id(2), "the lane goes on")
+	h.await(id(2), api.StateAccepted)
+	if got := h.agree(id(1)); len(got.Results) != 1 || got.Late != nil {
+		t.Errorf("results %+v, late %+v", got.Results, got.Late)
+	}
+}
+
+func TestAReceiptThatComesAfterTheResultChangesNothing(t *testing.T) {
+	for name, out := range map[string]api.Outcome{"an end": done("quick"), "a question": asks()} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			beta := h.node("beta", "j1")
+			beta.onOffer = func(o api.Offer) (api.Receipt, error) {
+				if o.Task == id(1) {
+					if err := beta.settle(o, out); err != nil {
+						t.Error(err)
+					}
+				}
+				return api.Receipt{Triple: o.Triple, State: api.StateAccepted}, nil
+			}
+			beta.attach()
+			h.submit("alice", "beta", id(1), "x")
+			h.submit("alice", "beta", id(2), "behind it")
+			h.await(id(2), api.StateAccepted)
+			if got := h.agree(id(1)); got.State != out.State {
+				t.Errorf("state %s", got.State)
+			}
+			if n := beta.count(id(1)); n != 1 {
+				t.Errorf("offered %d times", n)
+			}
+		})
+	}
+}
+
+func TestAnExpiryThatMeetsTheStartLetsTheTaskRun(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	h.submit("alice", "beta", id(1), "x", func(d *api.Dispatch) { d.TTLMS = 1000 })
+	o := beta.next()
+	h.await(id(1), api.StateAccepted)
+	beta.withdraw = func(w api.Withdraw) (api.Receipt, error) {
+		// It has just started, and says so on another stream before it answers.
+		p := api.Progress{Triple: w.Triple, JournalID: "j1", State: api.StateRunning}
+		if err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], p); err != nil {
+			t.Error(err)
+		}
+		return running(w)
+	}
+	h.sweep(2 * time.Second)
+	h.await(id(1), api.StateRunning)
+	h.sweep(time.Hour)
+	if err := beta.settle(o, done("ok")); err != nil {
+		t.Fatal(err)
+	}
+	h.await(id(1), api.StateDone)
+	if n := beta.asked(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
 // TestEverythingAtOnceEndsInAgreement lets changes of all kinds meet each other.
 func TestEverythingAtOnceEndsInAgreement(t *testing.T) {
 	h := newHarness(t)

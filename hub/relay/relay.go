@@ -32,9 +32,10 @@ const (
 	UnknownAfter = 30 * time.Second
 	// SweepEvery is how often bounds are checked.
 	SweepEvery = time.Second
-	// KeepSettled and KeepCount are the default retention of settled tasks.
+	// KeepSettled is how long settled tasks are kept by default.
 	KeepSettled = 30 * 24 * time.Hour
-	KeepCount   = 100000
+	// KeepCount is how many settled tasks are kept by default.
+	KeepCount = 100000
 )
 
 // Node is a connected node as the relay calls it.

@@ -98,20 +98,6 @@ func TestRevokingAControllerReachesWhatItsFinishedTasksLeftBehind(t *testing.T) 
 	h.await(id(3), api.StateCanceled)
 }
 
-func TestATaskThatIsBeingEndedStartsNoMoreTasks(t *testing.T) {
-	h := newHarness(t)
-	alpha := h.node("alpha", "ja")
-	alpha.withdraw = running
-	alpha.attach()
-	h.submit("alice", "alpha", id(1), "x")
-	o := alpha.next()
-	h.await(id(1), api.StateAccepted)
-	cancel(t, h, id(1))
-	h.await(id(1), api.StateRunning)
-	_, err := h.relay.Submit(context.Background(), relay.Author{Identity: h.ids["alpha"], Token: o.Token}, api.Dispatch{Text: "child", Targets: []api.DispatchTarget{{Name: "beta", ID: id(2)}}})
-	wantCode(t, err, api.CodeForbidden)
-}
-
 func TestAChildThatIsMadeWhileItsRootIsRevokedIsCanceled(t *testing.T) {
 	h := newHarness(t)
 	alpha := h.node("alpha", "ja")

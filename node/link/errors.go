@@ -32,7 +32,7 @@ func (e *WrongHubError) Error() string {
 
 // lasting reports whether only a person can mend err, and what it means for the
 // node: the typed error for it.
-func lasting(err error) (error, bool) {
+func lasting(err error) (error, bool) { //nolint:revive // the error is the result, the bool says whether it is one
 	var wrong *WrongHubError
 	var refused *tunnel.RefusedError
 	switch {

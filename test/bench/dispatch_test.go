@@ -19,12 +19,12 @@ func BenchmarkDispatch(b *testing.B) {
 	for _, tls := range []string{"off", "self"} {
 		f := newBed(b, tls, 8, 8)
 		for _, flight := range []int{1, 64} {
-			b.Run(fmt.Sprintf("tls=%s/inflight=%d", tls, flight), func(b *testing.B) { f.dispatches(b, flight) })
+			b.Run(fmt.Sprintf("tls=%s/inflight=%d", tls, flight), func(b *testing.B) { dispatches(b, f, flight) })
 		}
 	}
 }
 
-func (f *bed) dispatches(b *testing.B, flight int) {
+func dispatches(b *testing.B, f *bed, flight int) {
 	perSecond := floor(b, 500*time.Millisecond)
 	took := make([]time.Duration, b.N)
 	var next atomic.Int64
