@@ -9,7 +9,6 @@ import (
 
 	"opencode-mesh/hub/relay"
 	"opencode-mesh/protocol/api"
-	"opencode-mesh/store"
 )
 
 func TestADispatchThatIsRefusedOpensNoNewLane(t *testing.T) {
@@ -49,69 +48,27 @@ func TestAForgottenIDOfSomebodyElseTellsNothing(t *testing.T) {
 
 func TestDispatchesUnderWayCountForTheLimits(t *testing.T) {
 	h := newHarness(t)
-	release := make(chan struct{})
-	begun := make(chan struct{}, 100)
-	h.gate.created = func(before bool) {
-		if before {
-			begun <- struct{}{}
-			<-release
-		}
-	}
-	targets := func(prefix string) api.Dispatch {
-		d := api.Dispatch{Text: "x"}
-		for i := range 2500 {
-			d.Targets = append(d.Targets, api.DispatchTarget{Name: fmt.Sprintf("m%d", i), ID: fmt.Sprintf("%s-%d", prefix, i)})
-		}
-		return d
-	}
-	seedNodes(t, h, 2500)
-	results := make(chan error, 10)
-	for i := range 8 { // twenty thousand
-		go func() {
-			_, err := h.relay.Submit(context.Background(), h.by("alice"), targets(fmt.Sprint("a", i)))
-			results <- err
-		}()
-		<-begun
-		h.clock.forward(10 * time.Second) // the rate is not what is looked at here
-	}
-	_, err := h.trySubmit("alice", "m0", "one-more", "x")
-	wantCode(t, err, api.CodeQueueFull)
-	if _, err := tryRelease(h, release, begun, "bob"); err != nil {
-		t.Errorf("another controller: %v", err)
-	}
-	for range 8 {
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// tryRelease submits for somebody else and lets every creation go on.
-func tryRelease(h *harness, release, begun chan struct{}, who string) (store.Task, error) {
-	go func() {
-		<-begun
-		close(release)
-	}()
-	return h.trySubmit(who, "m1", "another", "x")
-}
-
-func seedNodes(t *testing.T, h *harness, n int) {
-	t.Helper()
-	errs := make(chan error, n)
-	for i := range n {
-		go func() {
-			name := fmt.Sprintf("m%d", i)
-			id := store.Identity{ID: "id_" + name, Name: name, Role: api.RoleNode, CreatedAt: h.clock.Now()}
-			cred := store.Credential{ID: "cred_" + name, IdentityID: id.ID, Name: name, Role: api.RoleNode, CreatedAt: h.clock.Now()}
-			copy(cred.Hash[:], name)
-			errs <- h.store.CreateIdentity(context.Background(), id, cred)
-		}()
-	}
-	for range n {
-		if err := <-errs; err != nil {
+	under := func(n int, target string) (release func()) {
+		t.Helper()
+		release, err := h.relay.Reserve("id_alice", n, target)
+		if err != nil {
 			t.Fatal(err)
 		}
+		h.clock.forward(10 * time.Second) // the rate is not what is looked at here
+		return release
 	}
+	first, second := under(api.MaxOpenPerTarget, "id_alpha"), under(api.MaxOpenPerController-api.MaxOpenPerTarget, "id_gamma")
+	_, err := h.trySubmit("alice", "beta", id(1), "x")
+	wantCode(t, err, api.CodeQueueFull)
+	_, err = h.trySubmit("bob", "alpha", id(2), "x")
+	wantCode(t, err, api.CodeQueueFull)
+	if _, err := h.trySubmit("bob", "beta", id(3), "x"); err != nil {
+		t.Errorf("another controller, another target: %v", err)
+	}
+	first()
+	second()
+	h.submit("alice", "beta", id(1), "x")
+	h.submit("bob", "alpha", id(2), "x")
 }
 
 func TestARetryKeepsToTheLimits(t *testing.T) {

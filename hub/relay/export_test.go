@@ -1,5 +1,7 @@
 package relay
 
+import "opencode-mesh/protocol/api"
+
 // MaxTextMemory is the bound of what TextMemory returns.
 const MaxTextMemory = maxTextMemory
 
@@ -15,4 +17,14 @@ func (r *Relay) Spend(controller string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pace(controller, n)
+}
+
+// Reserve takes n places of a controller for one target, as of a dispatch under way
+// to its commit.
+func (r *Relay) Reserve(author string, n int, target string) (release func(), err error) {
+	parties := make([]api.Party, n)
+	for i := range parties {
+		parties[i] = api.Party{ID: target}
+	}
+	return r.reserve(api.Party{ID: author}, parties...)
 }
