@@ -234,6 +234,28 @@ func TestACopiedOrRestoredJournalIsForked(t *testing.T) {
 	want(t, status, e, http.StatusConflict, api.CodeJournalForked)
 }
 
+func TestACopyThatComesBesideItsLivingOriginalIsForkedWhateverItsEpoch(t *testing.T) {
+	b := start(t, config(t.TempDir()))
+	beta, op := b.enroll("join", "beta"), b.enroll("login", "boss", operator)
+	original := b.greeted(beta, "j1", 5)
+	copied, err := b.dial(beta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hello("j1", 9)
+	h.Instance = "another process"
+	status, e := copied.call(http.MethodPost, "/v1/hello", h, nil)
+	want(t, status, e, http.StatusConflict, api.CodeJournalForked)
+	if n := b.node(op, "beta"); len(n.Alarms) != 1 || n.Superseded != 0 {
+		t.Errorf("%+v", n)
+	}
+	// The same process started anew after its death is no copy.
+	original.close()
+	if status, e := copied.call(http.MethodPost, "/v1/hello", h, nil); status != http.StatusOK {
+		t.Errorf("%d %v", status, e)
+	}
+}
+
 func TestRevokingANodeClosesItsTunnel(t *testing.T) {
 	b := start(t, config(t.TempDir()))
 	beta, op := b.enroll("join", "beta"), b.enroll("login", "boss", operator)

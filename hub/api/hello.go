@@ -22,6 +22,9 @@ const (
 	maxServices   = 256 // entries
 	maxWarnings   = 16  // entries
 	maxDetail     = 500
+	// copyProbe is how long the process that has the name may take to show that it
+	// lives, when another one comes with the same journal.
+	copyProbe = 2 * time.Second
 	// maxEpoch leaves a node room to count on.
 	maxEpoch = 1 << 53
 	// maxAlarms is how many alarms of a node are kept, newest.
@@ -105,6 +108,10 @@ func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) (err error) 
 		}
 	}()
 	now, id := s.cfg.Now(), l.who.Identity
+	if s.copied(ctx, id, h) {
+		err := api.Errorf(api.CodeJournalForked, "another process works with this journal: the node's directory is a copy")
+		return errors.Join(err, s.forked(ctx, id, h, now))
+	}
 	rec, err := s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error { return greet(rec, h, now) })
 	if api.ErrorCode(err) == api.CodeJournalForked {
 		return errors.Join(err, s.forked(ctx, id, h, now))
@@ -132,7 +139,7 @@ var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
 // register gives the link its name among the connected nodes.
 func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.NodeRecord, now time.Time) (store.NodeRecord, error) {
 	id := l.who.Identity
-	c := &registry.Conn{Identity: id, Session: l.session, Instance: h.Instance, Since: now}
+	c := &registry.Conn{Identity: id, Session: l.session, Instance: h.Instance, Journal: h.JournalID, Since: now}
 	l.mu.Lock()
 	over := l.over
 	if !over {
@@ -159,6 +166,21 @@ func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.N
 		rec.Superseded++
 		return nil
 	})
+}
+
+// copied reports whether a living process of the same identity works with the
+// journal already. One directory has one process, so this one's is a copy, even if
+// its epoch is newer. A process that died, or whose network did, does not answer.
+func (s *Server) copied(ctx context.Context, id store.Identity, h api.Hello) bool {
+	c, ok := s.cfg.Registry.Locate(id.ID)
+	if !ok || c.Instance == h.Instance || c.Journal != h.JournalID {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, copyProbe)
+	defer cancel()
+	client := registry.NewClient(c.Session)
+	defer client.Close()
+	return client.Alive(ctx)
 }
 
 // forked notes that a node's directory was copied or restored.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -52,6 +53,14 @@ func (c *Client) Withdraw(ctx context.Context, w api.Withdraw) (rc api.Receipt, 
 func (c *Client) Reconcile(ctx context.Context, q api.Reconcile) (a api.Reconciled, err error) {
 	err = c.call(ctx, http.MethodPost, "/v1/reconcile", q, &a)
 	return a, err
+}
+
+// Alive reports whether anybody answers there at all.
+func (c *Client) Alive(ctx context.Context) bool {
+	var answer json.RawMessage
+	err := c.call(ctx, http.MethodGet, "/v1/status", nil, &answer)
+	var refusal *api.Error
+	return err == nil || errors.As(err, &refusal)
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {

@@ -18,8 +18,10 @@ import (
 type Conn struct {
 	Identity store.Identity
 	Session  *tunnel.Session
-	// Instance is the random name of the node's process.
+	// Instance is the random name of the node's process, Journal that of the journal
+	// it works with.
 	Instance string
+	Journal  string
 	Since    time.Time
 }
 

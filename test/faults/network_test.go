@@ -71,7 +71,51 @@ func TestAnOfflineNodesTasksWaitAndStartInOrder(t *testing.T) {
 	}
 }
 
-// TestTwoProcessesOfOneNameDoNotFight copies a node's directory and runs both:
+// TestACopyStartedBesideARunningNodeTouchesNothingOfIts is the clumsiest copy: of a
+// node that runs a task, on the same machine.
+func TestACopyStartedBesideARunningNodeTouchesNothingOfIts(t *testing.T) {
+	f := fleet.New(t, quick...)
+	log := filepath.Join(f.Dir, "starts")
+	node := f.Node("alpha", f.Demo())
+	ctl := f.Ctl("desk", "--operator")
+	ctl.Online("alpha")
+	tasks, _ := ctl.Dispatch("alpha", "--detach", "--", "APPEND:"+log+"\nSLEEP:4s")
+	ctl.AwaitNode("alpha", func(n api.Node) bool { return n.Running > 0 })
+	copied := filepath.Join(f.Dir, "alpha-copy")
+	copyDir(t, node.Dir, copied)
+	f.Node("alpha", fleet.DataDir(copied), f.Demo())
+	ctl.AwaitNode("alpha", func(n api.Node) bool { return len(n.Alarms) > 0 })
+	done, out := ctl.Tasks("task", "wait", tasks[0].Task)
+	if out.Code != 0 || done[0].State != api.StateDone {
+		t.Errorf("%+v\n%s", out, node.Log())
+	}
+	if runs := started(t, log); runs[tasks[0].Task] != 1 {
+		t.Errorf("starts %v", runs)
+	}
+}
+
+// TestACopyStartedAfterItsNodeStoppedLeavesTheProgramAlone: the program goes on
+// under its shim, whose records the copy has too.
+func TestACopyStartedAfterItsNodeStoppedLeavesTheProgramAlone(t *testing.T) {
+	f := fleet.New(t, quick...)
+	log := filepath.Join(f.Dir, "starts")
+	node := f.Node("alpha", f.Demo())
+	ctl := f.Ctl("desk", "--operator")
+	ctl.Online("alpha")
+	ctl.Dispatch("alpha", "--detach", "--", "SLEEP:4s\nAPPEND:"+log)
+	ctl.AwaitNode("alpha", func(n api.Node) bool { return n.Running > 0 })
+	node.Stop()
+	copied := filepath.Join(f.Dir, "alpha-copy")
+	copyDir(t, node.Dir, copied)
+	f.Node("alpha", fleet.DataDir(copied), f.Demo())
+	for deadline := time.Now().Add(settleTime); len(started(t, log)) == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the program did not come to its end")
+		}
+	}
+}
+
+// TestACopiedDirectoryIsNoticedAndDoesNotFight copies a node's directory and runs both:
 // the newest connection wins once, the older parks and does not come back.
 func TestACopiedDirectoryIsNoticedAndDoesNotFight(t *testing.T) {
 	f := fleet.New(t, quick...)

@@ -301,12 +301,16 @@ func waitFor(h *proc.Handle, limit time.Duration) bool {
 // endLeftovers ends the program of a shim that cannot do it.
 func (r *run) endLeftovers() {
 	var shim claim
-	var program proc.ID
+	var program started
 	if r.dir.readJSON(filepath.Base(r.dir.launchPath(fileClaim, r.launch)), &shim) != nil ||
 		r.dir.readJSON(fileProgram, &program) != nil {
 		return // it never got that far
 	}
-	if err := proc.KillLeftovers(shim.ID, program, reapTime); err != nil {
+	if program.Place != proc.Place(r.dir.launchPath(fileLock, r.launch)) {
+		r.a.cfg.Log.Warn("the directory of a run was copied; the program of the original is left alone", "task", r.turn.Task)
+		return
+	}
+	if err := proc.KillLeftovers(shim.ID, program.ID, reapTime); err != nil {
 		r.a.cfg.Log.Warn("cannot end what a dead shim left", "task", r.turn.Task, "error", err)
 	}
 }

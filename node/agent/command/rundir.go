@@ -29,7 +29,7 @@ const (
 	fileLock    = "lock"     // per launch: locked by its shim while that lives
 	fileStdout  = "stdout"   // per launch: what the program wrote, up to the cap
 	fileStderr  = "stderr"   // per launch: the end of what it wrote
-	fileProgram = "program"  // proc.ID of the program
+	fileProgram = "program"  // the program as a process, see started
 	fileExit    = "exit"     // how it ended; there once everything else is on disk
 	fileShimLog = "shim.log" // what shims had to say
 	tempSuffix  = ".tmp"
@@ -98,6 +98,14 @@ const (
 type claim struct {
 	By string  `json:"by"`
 	ID proc.ID `json:"id"`
+}
+
+// started says which process the program is. Place is that of the launch's lock
+// file: in a copy of the directory it is another, and the process is then that of
+// the original, not to be touched.
+type started struct {
+	proc.ID
+	Place string `json:"place,omitempty"`
 }
 
 // How a run ended.

@@ -229,7 +229,7 @@ func (s *shim) noteProgram(pid int) {
 	if err != nil {
 		return // it ended already
 	}
-	data, err := json.Marshal(id)
+	data, err := json.Marshal(started{ID: id, Place: proc.Place(s.dir.launchPath(fileLock, s.launch))})
 	if err == nil {
 		temp := s.dir.path(fileProgram + tempSuffix)
 		if err = os.WriteFile(temp, data, 0o600); err == nil {
