@@ -121,6 +121,9 @@ func readIssued(answer []byte) (is api.Issued, err error) {
 // refusal makes an error of an answer that is not 2xx.
 func refusal(resp *http.Response, answer []byte, password string) error {
 	e := api.DecodeError(resp.StatusCode, answer)
+	if bytes.Contains(answer, []byte("HTTP request to an HTTPS server")) {
+		e.Code, e.Message = api.CodeBadRequest, "the hub speaks TLS and the link says mesh+plain://; use the link that meshhub link prints"
+	}
 	if len(password) >= minWithheld && strings.Contains(e.Message, password) {
 		e.Message = "the hub refused; its words are withheld because they repeat the password"
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -69,10 +70,16 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 		}
 		d.Targets = append(d.Targets, api.DispatchTarget{Name: t, ID: tid})
 	}
-	if d.Text, err = m.text(text); err != nil {
+	if !given(text) && !all { // a forgotten -- makes targets of the words
+		if err := known(cmd.Context(), c, targets); err != nil {
+			return err
+		}
+	}
+	if d.Text, err = m.text(cmd.Context(), text); err != nil {
 		return err
 	}
-	tasks, err := c.Dispatch(cmd.Context(), d)
+	timeout, _ := cmd.Flags().GetDuration("timeout")
+	tasks, err := m.create(cmd.Context(), c, d, timeout)
 	switch {
 	case errors.Is(err, client.ErrUnreachable):
 		if cmd.Context().Err() != nil {
@@ -85,8 +92,35 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	if detach, _ := cmd.Flags().GetBool("detach"); detach {
 		return m.detached(cmd, tasks)
 	}
-	timeout, _ := cmd.Flags().GetDuration("timeout")
 	return m.waitFor(cmd, c, tasks, timeout)
+}
+
+// create hands the dispatch over, within the time that the person gave.
+func (m *Main) create(ctx context.Context, c *client.Client, d api.Dispatch, timeout time.Duration) ([]api.Task, error) {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	return c.Dispatch(ctx, d)
+}
+
+// known refuses targets that are no nodes before a text is asked for.
+func known(ctx context.Context, c *client.Client, targets []string) error {
+	list, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if !slices.ContainsFunc(list, func(n api.Node) bool { return n.Name == t }) {
+			names := make([]string, len(list))
+			for i, n := range list {
+				names[i] = n.Name
+			}
+			return cli.Usage("no node is named %q (known: %s); the text comes after --", t, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 // split takes the targets before -- and the text behind it apart.
@@ -167,8 +201,11 @@ func (m *Main) everyNode(cmd *cobra.Command, c *client.Client) ([]string, error)
 	return targets, nil
 }
 
+// given reports whether the text stands on the command line.
+func given(words []string) bool { return len(words) > 0 && !(len(words) == 1 && words[0] == "-") }
+
 // text is what stands behind --, or stdin.
-func (m *Main) text(words []string) (string, error) {
+func (m *Main) text(ctx context.Context, words []string) (string, error) {
 	if text := strings.Join(words, " "); len(words) > 0 && text != "-" {
 		if strings.TrimSpace(text) == "" {
 			return "", cli.Usage("the text is empty")
@@ -178,13 +215,15 @@ func (m *Main) text(words []string) (string, error) {
 	if m.app.StdinTerminal {
 		fmt.Fprintln(m.app.Stderr, "type the task, end with Ctrl-D:")
 	}
-	return m.stdin("the task")
+	return m.stdin(ctx, "the task")
 }
 
 // stdin reads a text of bounded size.
-func (m *Main) stdin(what string) (string, error) {
-	b, err := io.ReadAll(io.LimitReader(m.app.Stdin, api.MaxText+1))
+func (m *Main) stdin(ctx context.Context, what string) (string, error) {
+	b, err := cli.Await(ctx, m.app, func() ([]byte, error) { return io.ReadAll(io.LimitReader(m.app.Stdin, api.MaxText+1)) })
 	switch {
+	case ctx.Err() != nil:
+		return "", err
 	case err != nil:
 		return "", fmt.Errorf("read %s from stdin: %w", what, err)
 	case len(b) > api.MaxText:

@@ -242,7 +242,7 @@ func (m *Main) envelope() *cobra.Command {
 			if !api.ValidName(args[0]) {
 				return cli.Usage("%q is not the name of a node", mesh.CleanLine(args[0]))
 			}
-			text, err := m.stdin("the envelope")
+			text, err := m.stdin(cmd.Context(), "the envelope")
 			if err != nil {
 				return err
 			}

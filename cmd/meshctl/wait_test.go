@@ -133,3 +133,9 @@ func TestTheDemoAgentWorksFromEndToEnd(t *testing.T) {
 	wantText(t, res.Out, "alpha  done", "beta  done", "0 files")
 	wantText(t, w.Want(cli.ExitQuestion, []string{"dispatch", "alpha", "--", "ASK:Which one?|this|that"}).Out, "Which one?", "2) that")
 }
+
+func TestAForgottenDoubleDashIsNamedBeforeATextIsAskedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	wantText(t, w.Want(cli.ExitUsage, []string{"dispatch", "alpha", "hi", "there"}).Err, `"hi"`, "known: alpha", "after --")
+}

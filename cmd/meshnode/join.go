@@ -72,6 +72,7 @@ type enrollment struct {
 	link auth.Link
 	ca   string
 	req  api.Login
+	warn func(format string, args ...any)
 }
 
 // enrollment checks what the person gave and gets the password.
@@ -83,7 +84,9 @@ func (m *Main) enrollment(cmd *cobra.Command, dir, linkText, name string) (*enro
 	case !api.ValidName(name):
 		return nil, cli.Usage("--name is the node's name in the mesh: %s", api.NameRule)
 	}
-	e := &enrollment{path: filepath.Join(dir, profileName), link: link}
+	e := &enrollment{path: filepath.Join(dir, profileName), link: link, warn: func(format string, args ...any) {
+		fmt.Fprintf(m.app.Stderr, "warning: "+format+"\n", args...)
+	}}
 	if ca, _ := cmd.Flags().GetString("ca"); ca != "" {
 		if e.ca, err = filepath.Abs(ca); err != nil {
 			return nil, err
@@ -129,6 +132,9 @@ func (e *enrollment) once(ctx context.Context) (auth.Profile, error) {
 		return auth.Profile{}, err
 	}
 	p := auth.NewProfile(e.link, e.ca, is)
+	if old, err := auth.LoadProfile(e.path); err == nil && old.HubID == p.HubID && old.Name != p.Name {
+		e.warn("this directory was the node %s, whose name stays taken at the hub; free it there with: meshhub revoke %s", old.Name, old.Name)
+	}
 	return p, auth.SaveProfile(e.path, p)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 
@@ -25,9 +26,10 @@ type DB struct {
 	failed chan struct{} // closed on entering DiskFailed
 	done   chan struct{} // closed when the writer has ended
 
-	ballast ballast // the writer's
-	runway  runway  // the writer's
-	broken  bool    // the writer's; bbolt panicked, its locks are in doubt
+	file    fs.FileInfo // of the file as it was opened
+	ballast ballast     // the writer's
+	runway  runway      // the writer's
+	broken  bool        // the writer's; bbolt panicked, its locks are in doubt
 
 	closeOnce sync.Once
 	closeErr  error

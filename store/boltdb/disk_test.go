@@ -1,10 +1,12 @@
 package boltdb_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -294,5 +296,37 @@ func TestCommitErrorsAreJudgedByOperationAndNumber(t *testing.T) {
 		if got := boltdb.CommitState(tc.err); got != tc.want {
 			t.Errorf("%v → %s, want %s", tc.err, got, tc.want)
 		}
+	}
+}
+
+func TestADeletedOrReplacedFileStopsAcknowledging(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"deleted": os.Remove,
+		"replaced": func(path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			return os.WriteFile(path, []byte("another"), 0o600)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := boltdb.Config{Path: filepath.Join(t.TempDir(), "x.db"), Schema: 1, Kind: "test", Buckets: []string{"b"}, BallastBytes: -1, ProbeInterval: 5 * time.Millisecond}
+			db, err := boltdb.Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			if err := harm(cfg.Path); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-db.Failed():
+			case <-time.After(10 * time.Second):
+				t.Fatal("it goes on")
+			}
+			if err := db.Update(context.Background(), func(*bolt.Tx) error { return nil }); !errors.Is(err, boltdb.ErrFailed) {
+				t.Errorf("a change after that: %v", err)
+			}
+		})
 	}
 }

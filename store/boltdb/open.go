@@ -122,6 +122,7 @@ func newDB(cfg Config, b *bolt.DB, state DiskState, cause error) *DB {
 		runway:  runway{path: cfg.Path},
 		ballast: ballast{path: cfg.Path + ballastSuffix, size: cfg.BallastBytes},
 	}
+	db.file, _ = os.Stat(cfg.Path) // it is open: its being there is no question
 	db.bolt.Store(b)
 	db.disk.Store(&diskStatus{state: state, err: stateError(state, cause), since: time.Now()})
 	_ = b.View(func(tx *bolt.Tx) error {

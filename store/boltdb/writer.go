@@ -3,6 +3,8 @@ package boltdb
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -271,6 +273,9 @@ func (db *DB) retain(r *request) {
 
 // tick is what the writer does every ProbeInterval.
 func (db *DB) tick() {
+	if db.disk.Load().state != DiskFailed && db.gone() {
+		_ = db.enter(DiskFailed, errGone)
+	}
 	if db.disk.Load().err != nil {
 		db.probe()
 		return
@@ -281,6 +286,15 @@ func (db *DB) tick() {
 	if err := db.ballast.ensureBeside(); err == nil {
 		db.cfg.Log.Info("ballast is back", "path", db.ballast.path)
 	}
+}
+
+// errGone means that what is acknowledged would be lost with the next restart.
+var errGone = errors.New("the database file was deleted or replaced under the running process")
+
+// gone reports whether the path no longer leads to the file that is open.
+func (db *DB) gone() bool {
+	now, err := os.Stat(db.cfg.Path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(db.file, now)
 }
 
 // probe tries to leave a disk trouble: the file must take a test write, and after

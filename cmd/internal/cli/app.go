@@ -75,6 +75,8 @@ type App struct {
 	StdinTerminal, StdoutTerminal, StderrTerminal bool
 	// ReadPassword reads a line without echo from the terminal.
 	ReadPassword func() (string, error)
+	// Restore brings the terminal back from reading without echo; nil does nothing.
+	Restore func()
 	// Size is the terminal's width and height in characters.
 	Size func() (width, height int)
 	// HardExit is called for the second signal; os.Exit unless a test replaces it.
@@ -93,6 +95,7 @@ func System(prefix string) *App {
 			b, err := term.ReadPassword(int(os.Stdin.Fd()))
 			return string(b), err
 		},
+		Restore: restorer(int(os.Stdin.Fd())),
 		Size: func() (int, int) {
 			w, h, err := term.GetSize(int(os.Stdout.Fd()))
 			if err != nil {
@@ -112,6 +115,41 @@ func System(prefix string) *App {
 		}
 	}
 	return a
+}
+
+// restorer remembers how a terminal is now.
+func restorer(fd int) func() {
+	state, err := term.GetState(fd)
+	return func() {
+		if err == nil {
+			_ = term.Restore(fd, state)
+		}
+	}
+}
+
+// Await runs a read from a person, which knows no context: when ctx ends first, as
+// with Ctrl-C, the terminal is as before and the error is of ExitNoAccess. The read
+// then ends with the process.
+func Await[T any](ctx context.Context, a *App, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		if a.Restore != nil {
+			a.Restore()
+		}
+		var none T
+		return none, Exit(ExitNoAccess, errors.New("interrupted"))
+	}
 }
 
 // Getenv looks a variable up; ok is false when it is not set.

@@ -51,11 +51,14 @@ func (a *App) Password(cmd *cobra.Command, twice bool) (auth.Secret, error) {
 	}
 	ask := func(prompt string) (string, error) {
 		fmt.Fprint(a.Stderr, prompt)
-		line, err := a.ReadPassword()
+		line, err := Await(cmd.Context(), a, a.ReadPassword)
 		fmt.Fprintln(a.Stderr)
 		return line, err
 	}
 	first, err := ask("Password of the mesh: ")
+	if cmd.Context().Err() != nil {
+		return "", err
+	}
 	if err != nil {
 		return "", Usage("the password could not be read: %w", err)
 	}
@@ -64,6 +67,9 @@ func (a *App) Password(cmd *cobra.Command, twice bool) (auth.Secret, error) {
 	}
 	if twice {
 		second, err := ask("Once more: ")
+		if cmd.Context().Err() != nil {
+			return "", err
+		}
 		if err != nil {
 			return "", Usage("the password could not be read: %w", err)
 		}
