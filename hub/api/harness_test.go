@@ -29,6 +29,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// overHTTP2 is the version of a hub that a test calls by that protocol.
+const overHTTP2 = "h2"
+
 const password = "correct horse"
 
 // shop is the handlers on a real store, served on loopback.
@@ -101,7 +104,14 @@ func newShop(t *testing.T, opts ...func(*hubapi.Config)) *shop {
 		o(&cfg)
 	}
 	s.api = hubapi.New(cfg)
-	srv := httptest.NewServer(s.api.Public())
+	srv := httptest.NewUnstartedServer(s.api.Public())
+	srv.Config.WriteTimeout = cfg.EventTimeout // of the whole request, as the hub sets it; zero in most tests
+	srv.EnableHTTP2 = true
+	if cfg.Version == overHTTP2 {
+		srv.StartTLS()
+	} else {
+		srv.Start()
+	}
 	s.url, s.hc = srv.URL, srv.Client()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -326,3 +326,28 @@ func TestTheAdminInterfaceRefusesAnEmptyPasswordAndCutsABrokenBackup(t *testing.
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
+
+func TestAStreamOutlivesTheTimeForOneWrite(t *testing.T) {
+	for name, version := range map[string]string{"by HTTP/1.1": "", "by HTTP/2": overHTTP2} {
+		t.Run(name, func(t *testing.T) {
+			const limit = 50 * time.Millisecond
+			s := newShop(t, func(c *hubapi.Config) { c.EventTimeout, c.Version = limit, version })
+			alice := s.enroll(login("alice", false))
+			resp := s.open(http.MethodGet, "/v1/events", alice, nil)
+			defer resp.Body.Close()
+			if (resp.ProtoMajor == 2) != (version == overHTTP2) {
+				t.Fatalf("the answer came by %s", resp.Proto)
+			}
+			lines := bufio.NewScanner(resp.Body)
+			for range 3 {
+				for lines.Scan() && !strings.HasPrefix(lines.Text(), "event: ") {
+				}
+				if err := lines.Err(); err != nil || lines.Text() == "" {
+					t.Fatalf("the stream broke: %v", err)
+				}
+				<-time.After(2 * limit) // silence, longer than a write may take
+				s.bus.Node(api.Node{Name: "beta"})
+			}
+		})
+	}
+}

@@ -55,6 +55,9 @@ type Config struct {
 	// BodyTimeout is how long a request's body may take to arrive; 0 means
 	// bodyLimitTime.
 	BodyTimeout time.Duration
+	// EventTimeout is how long one event of a stream may take to be written; 0 means
+	// eventWriteLimit.
+	EventTimeout time.Duration
 }
 
 // Server holds the handlers. Close ends every stream and tunnel.
@@ -75,6 +78,9 @@ type Server struct {
 func New(cfg Config) *Server {
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = bodyLimitTime
+	}
+	if cfg.EventTimeout == 0 {
+		cfg.EventTimeout = eventWriteLimit
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
 	s.cfg.Tunnel.Inbox = s.inbox

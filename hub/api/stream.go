@@ -48,7 +48,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	out := &sse{w: w, rc: http.NewResponseController(w)}
+	out := &sse{w: w, rc: http.NewResponseController(w), limit: s.cfg.EventTimeout}
 	if resync {
 		out.value("", api.EventResync, api.Resync{Reason: "the events since then are no longer here; load the state anew"})
 	}
@@ -109,16 +109,17 @@ func (s *Server) pump(ctx context.Context, out *sse, sub *events.Sub) {
 
 // sse writes server-sent events; err is the first failure.
 type sse struct {
-	w   http.ResponseWriter
-	rc  *http.ResponseController
-	err error
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	limit time.Duration // for one write
+	err   error
 }
 
 func (o *sse) event(id, typ string, data []byte) {
 	if o.err != nil {
 		return
 	}
-	_ = o.rc.SetWriteDeadline(time.Now().Add(eventWriteLimit))
+	_ = o.rc.SetWriteDeadline(time.Now().Add(o.limit))
 	if id != "" {
 		_, o.err = fmt.Fprintf(o.w, "id: %s\nevent: %s\ndata: %s\n\n", id, typ, data)
 		return
@@ -134,8 +135,13 @@ func (o *sse) value(id, typ string, v any) {
 	o.event(id, typ, b)
 }
 
+// flush ends a write and lifts its limit: HTTP/2 would end a stream whose limit is
+// reached while it is silent.
 func (o *sse) flush() {
 	if o.err == nil {
 		o.err = o.rc.Flush()
+	}
+	if o.err == nil {
+		_ = o.rc.SetWriteDeadline(time.Time{})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"opencode-mesh/hub/relay"
 	"opencode-mesh/protocol/api"
 )
 
@@ -77,6 +78,21 @@ func TestAGreetingThatFailsForAPassingReasonIsTriedAgain(t *testing.T) {
 	h.await(id(1), api.StateRunning)
 }
 
+func TestAGreetingOfANodeOfAnotherJournalThanItSaidEnds(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	detach := beta.attach()
+	h.submit("alice", "beta", id(1), "x")
+	beta.next()
+	h.await(id(1), api.StateAccepted)
+	detach()
+	beta.onAsk = func(api.Reconcile) (api.Reconciled, error) {
+		return api.Reconciled{}, api.Errorf(api.CodeJournalMismatch, "the journal here is another one")
+	}
+	_, err := beta.tryAttach(context.Background())
+	wantCode(t, err, api.CodeJournalMismatch)
+}
+
 func TestAGreetingEndsWithItsConnection(t *testing.T) {
 	h := newHarness(t)
 	beta := h.node("beta", "j1")
@@ -126,6 +142,26 @@ func TestANodeOfAnotherJournalThanItSaidIsGivenUpAndNotAskedInALoop(t *testing.T
 	h.await(id(4), api.StateAccepted)
 }
 
+func TestLanesThatPauseTakeNobodysPlace(t *testing.T) {
+	h := newHarness(t, func(c *relay.Config) { c.RetryMin = time.Hour })
+	beta := h.node("beta", "j1")
+	beta.onOffer = func(o api.Offer) (api.Receipt, error) {
+		if o.Controller.Name == "alice" {
+			return api.Receipt{}, api.Errorf(api.CodeNodeFull, "no room")
+		}
+		return api.Receipt{Triple: o.Triple, State: api.StateAccepted}, nil
+	}
+	beta.attach()
+	for i := range relay.MaxOffersInFlight {
+		h.submit("alice", "beta", id(i), "x", asNew)
+	}
+	for range relay.MaxOffersInFlight {
+		beta.next()
+	}
+	h.submit("bob", "beta", "small", "x")
+	h.await("small", api.StateAccepted)
+}
+
 func TestADrainingNodeGetsNoOffersUntilItSaysOtherwise(t *testing.T) {
 	h := newHarness(t)
 	beta := h.node("beta", "j1")
@@ -133,6 +169,13 @@ func TestADrainingNodeGetsNoOffersUntilItSaysOtherwise(t *testing.T) {
 	h.relay.Drain("id_beta", true)
 	if got := h.submit("alice", "beta", id(1), "x"); got.State != api.StateQueued {
 		t.Errorf("state %s", got.State)
+	}
+	alpha := h.node("alpha", "ja")
+	alpha.attach()
+	h.submit("alice", "alpha", id(2), "meanwhile")
+	h.await(id(2), api.StateAccepted)
+	if n := beta.count(id(1)); n != 0 {
+		t.Errorf("offered %d times", n)
 	}
 	h.relay.Drain("id_beta", false)
 	beta.next()

@@ -146,6 +146,43 @@ func TestATaskThatGotTooOldWhileItsNodeWasAwayIsNotOfferedAnew(t *testing.T) {
 	}
 }
 
+func TestABoundIsEnforcedOnce(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.onOffer = func(o api.Offer) (api.Receipt, error) { return api.Receipt{}, errLost }
+	detach := beta.attach()
+	h.submit("alice", "beta", id(1), "x", func(d *api.Dispatch) { d.TTLMS = 1000 })
+	beta.next()
+	detach()
+	h.sweep(2 * time.Second)
+	asked := h.agree(id(1))
+	if asked.ExpireAt.IsZero() {
+		t.Fatal("it is not to expire")
+	}
+	h.sweep(time.Second)
+	if again := h.agree(id(1)); again.Rev != asked.Rev {
+		t.Error("the same was written again")
+	}
+}
+
+func TestNoBoundIsTriedOnADiskThatIsFull(t *testing.T) {
+	h := newHarness(t)
+	h.submit("alice", "beta", id(1), "x", func(d *api.Dispatch) { d.TTLMS = 1000 })
+	h.fill()
+	if _, err := h.relay.Cancel(context.Background(), id(1)); !errors.Is(err, store.ErrFull) {
+		t.Fatalf("got %v", err)
+	}
+	h.gate.fail = func(string) error {
+		t.Error("it was tried")
+		return nil
+	}
+	h.sweep(2 * time.Second)
+	h.gate.fail = nil
+	h.free()
+	h.sweep(0)
+	h.await(id(1), api.StateExpired)
+}
+
 func TestANodeThatIsBeingGreetedIsNotAway(t *testing.T) {
 	h := newHarness(t)
 	beta := h.node("beta", "j1")

@@ -213,3 +213,24 @@ func TestARunningCancelIsSentOncePerConnection(t *testing.T) {
 		t.Errorf("after a reconnect asked %d times", n)
 	}
 }
+
+func TestAWithdrawalThatPausedWithAnOlderConnectionIsTheNewersToSend(t *testing.T) {
+	h := newHarness(t, func(c *relay.Config) { c.RetryMin = time.Hour })
+	beta := h.node("beta", "j1")
+	beta.withdraw = func(api.Withdraw) (api.Receipt, error) {
+		return api.Receipt{}, api.Errorf(api.CodeNodeFull, "no room")
+	}
+	detach := beta.attach()
+	h.submit("alice", "beta", id(1), "x", func(d *api.Dispatch) { d.TTLMS = 1000 })
+	o := beta.next()
+	h.await(id(1), api.StateAccepted)
+	h.sweep(2 * time.Second)
+	beta.await(func() bool { return len(beta.withdrawn) == 1 })
+	detach()
+	beta.withdraw = running
+	beta.known[o.Triple] = api.Receipt{Triple: o.Triple, State: api.StateRunning}
+	beta.attach()
+	h.await(id(1), api.StateRunning)
+	cancel(t, h, id(1))
+	beta.await(func() bool { return beta.withdrawn[len(beta.withdrawn)-1].Reason == api.WithdrawCancel })
+}
