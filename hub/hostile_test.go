@@ -261,7 +261,11 @@ func TestErrorsRepeatLittleOfTheRequest(t *testing.T) {
 		"a name to revoke": func() []byte { _, _, d := b.call(http.MethodPost, "/v1/revoke/"+long, op, nil); return d },
 		"a task":           func() []byte { _, _, d := b.call(http.MethodGet, "/v1/tasks/"+long, op, nil); return d },
 		"a target":         func() []byte { _, _, d := b.call(http.MethodGet, "/v1/tasks?target="+long, op, nil); return d },
-		"a state":          func() []byte { _, _, d := b.call(http.MethodGet, "/v1/tasks?state="+long, op, nil); return d },
+		"a number": func() []byte {
+			_, _, d := b.call(http.MethodPost, "/v1/tasks", op, `{"ttl_ms":`+strings.Repeat("1", 20<<10)+`}`)
+			return d
+		},
+		"a state": func() []byte { _, _, d := b.call(http.MethodGet, "/v1/tasks?state="+long, op, nil); return d },
 		"a name to log in": func() []byte {
 			_, _, d := b.call(http.MethodPost, "/v1/login", "", api.Login{Name: long, Password: password})
 			return d

@@ -51,6 +51,22 @@ type lens struct {
 	fail     error  // of what lists identities
 	identity func() // runs after an identity was read
 	busy     atomic.Bool
+	listed   atomic.Int32 // how often bindings were
+	noted    func() error // says what becomes of a change of a node's record
+}
+
+func (l *lens) Bindings(ctx context.Context, controller, target string) ([]store.Binding, error) {
+	l.listed.Add(1)
+	return l.Store.Bindings(ctx, controller, target)
+}
+
+func (l *lens) PutNodeRecord(ctx context.Context, n store.NodeRecord) (store.NodeRecord, error) {
+	if l.noted != nil {
+		if err := l.noted(); err != nil {
+			return n, err
+		}
+	}
+	return l.Store.PutNodeRecord(ctx, n)
 }
 
 func (l *lens) Identities(ctx context.Context) ([]store.Identity, error) {

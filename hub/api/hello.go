@@ -119,8 +119,12 @@ func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) (err error) 
 	if err != nil {
 		return err
 	}
-	if rec, err = s.register(ctx, l, h, rec, now); err != nil {
+	superseded, err := s.register(l, h, now)
+	if err != nil {
 		return err
+	}
+	if superseded {
+		rec = s.tookOver(ctx, id, rec)
 	}
 	s.cfg.Log.Info("node online", "node", id.Name, "version", h.Version, "platform", h.OS+"/"+h.Arch)
 	l.hello.Stop()
@@ -136,10 +140,10 @@ func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) (err error) 
 // errTunnelOver is told to nobody: the tunnel that would carry it is gone.
 var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
 
-// register gives the link its name among the connected nodes.
-func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.NodeRecord, now time.Time) (store.NodeRecord, error) {
-	id := l.who.Identity
-	c := &registry.Conn{Identity: id, Session: l.session, Instance: h.Instance, Journal: h.JournalID, Since: now}
+// register gives the link its name among the connected nodes; superseded says that
+// another process had it.
+func (s *Server) register(l *link, h api.Hello, now time.Time) (superseded bool, err error) {
+	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Instance: h.Instance, Since: now}
 	l.mu.Lock()
 	over := l.over
 	if !over {
@@ -147,7 +151,7 @@ func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.N
 	}
 	l.mu.Unlock()
 	if over {
-		return rec, errTunnelOver
+		return false, errTunnelOver
 	}
 	superseded, ok := s.cfg.Registry.Register(c)
 	l.mu.Lock()
@@ -155,32 +159,25 @@ func (s *Server) register(ctx context.Context, l *link, h api.Hello, rec store.N
 	l.mu.Unlock()
 	if !ok || over {
 		s.depart(l, c) // its end came before it was entered, and found nothing
-		return rec, errTunnelOver
+		return false, errTunnelOver
 	}
-	if !superseded {
-		return rec, nil
-	}
+	return superseded, nil
+}
+
+// tookOver notes that a second process has a node's name. The name is its own by
+// now, whether or not that can be written down.
+func (s *Server) tookOver(ctx context.Context, id store.Identity, rec store.NodeRecord) store.NodeRecord {
 	s.cfg.Metrics.Superseded()
 	s.cfg.Log.Warn("a second process took a node's name over", "node", id.Name)
-	return s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error {
+	noted, err := s.changeNode(ctx, id.ID, func(rec *store.NodeRecord) error {
 		rec.Superseded++
 		return nil
 	})
-}
-
-// copied reports whether a living process of the same identity works with the
-// journal already. One directory has one process, so this one's is a copy, even if
-// its epoch is newer. A process that died, or whose network did, does not answer.
-func (s *Server) copied(ctx context.Context, id store.Identity, h api.Hello) bool {
-	c, ok := s.cfg.Registry.Locate(id.ID)
-	if !ok || c.Instance == h.Instance || c.Journal != h.JournalID {
-		return false
+	if err != nil {
+		s.cfg.Log.Warn("that was not noted", "node", id.Name, "err", err)
+		return rec
 	}
-	ctx, cancel := context.WithTimeout(ctx, copyProbe)
-	defer cancel()
-	client := registry.NewClient(c.Session)
-	defer client.Close()
-	return client.Alive(ctx)
+	return noted
 }
 
 // forked notes that a node's directory was copied or restored.

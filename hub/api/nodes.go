@@ -27,14 +27,16 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	for _, rec := range recs {
 		byID[rec.IdentityID] = rec
 	}
+	fill, err := s.fills(r)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	out := api.NodeList{Nodes: []api.Node{}}
 	for _, id := range ids {
 		if id.Live() && id.Role == api.RoleNode {
 			n := s.nodeView(id, byID[id.ID])
-			if n.CtxPercent, err = s.fill(r, id.ID); err != nil {
-				s.fail(w, r, err)
-				return
-			}
+			n.CtxPercent = fill[id.ID]
 			out.Nodes = append(out.Nodes, n)
 		}
 	}
@@ -42,25 +44,39 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, out)
 }
 
-// fill is how full the session is that the caller used last on a node; an operator
-// without one sees that of whoever used the node last.
-func (s *Server) fill(r *http.Request, target string) (*int, error) {
-	newest := func(controller string) (*int, error) {
-		list, err := s.cfg.Store.Bindings(r.Context(), controller, target)
-		var last store.Binding
-		for _, b := range list {
-			if b.LastUsed.After(last.LastUsed) {
-				last = b
-			}
-		}
-		return last.Tokens.Percent(), err
-	}
+// fills says for each node how full the session is that the caller used last on it;
+// an operator without one sees that of whoever used the node last.
+func (s *Server) fills(r *http.Request) (map[string]*int, error) {
 	p := who(r)
-	pct, err := newest(p.Identity.ID)
-	if pct == nil && err == nil && p.Operator() {
-		pct, err = newest("")
+	fill := map[string]*int{}
+	if p.Operator() {
+		all, err := s.cfg.Store.Bindings(r.Context(), "", "")
+		if err != nil {
+			return nil, err
+		}
+		lastFills(fill, all)
 	}
-	return pct, err
+	if p.Identity.ID == "" { // the local operator has no sessions
+		return fill, nil
+	}
+	own, err := s.cfg.Store.Bindings(r.Context(), p.Identity.ID, "")
+	lastFills(fill, own)
+	return fill, err
+}
+
+// lastFills takes the fill of each node's binding that was used last, if it is known.
+func lastFills(fill map[string]*int, list []store.Binding) {
+	last := map[string]store.Binding{}
+	for _, b := range list {
+		if b.LastUsed.After(last[b.Target].LastUsed) {
+			last[b.Target] = b
+		}
+	}
+	for target, b := range last {
+		if p := b.Tokens.Percent(); p != nil {
+			fill[target] = p
+		}
+	}
 }
 
 // nodeView is a node as controllers see it.

@@ -115,7 +115,7 @@ func jsonWhy(err error) string {
 	case errors.As(err, &syntax):
 		return fmt.Sprintf("syntax error at byte %d", syntax.Offset)
 	case errors.As(err, &typ):
-		return fmt.Sprintf("%q cannot be a %s", typ.Field, typ.Value)
+		return fmt.Sprintf("%q cannot be a %s", typ.Field, quoted(typ.Value))
 	}
 	return "it ends early"
 }

@@ -1,0 +1,135 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/store"
+	"opencode-mesh/tunnel"
+)
+
+// nodes lists them as somebody sees them.
+func (s *shop) nodes(secret string) map[string]api.Node {
+	s.t.Helper()
+	var list api.NodeList
+	status, _, data := s.call(http.MethodGet, "/v1/nodes", secret, nil)
+	if err := json.Unmarshal(data, &list); err != nil || status != http.StatusOK {
+		s.t.Fatalf("%d %s", status, data)
+	}
+	out := map[string]api.Node{}
+	for _, n := range list.Nodes {
+		out[n.Name] = n
+	}
+	return out
+}
+
+// bind notes that a controller's session on a node is so full.
+func (s *shop) bind(controller, target string, percent int64, used time.Time) {
+	s.t.Helper()
+	ids := map[string]string{}
+	for _, name := range []string{controller, target} {
+		id, err := s.store.IdentityByName(context.Background(), name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		ids[name] = id.ID
+	}
+	_, err := s.store.PutBinding(context.Background(), store.Binding{
+		BindingKey: store.BindingKey{Controller: ids[controller], Target: ids[target], Workspace: fmt.Sprint("w", percent)},
+		Generation: 1, LastUsed: used, Tokens: &api.Tokens{Total: percent, Limit: 100},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestTheFillOfASessionIsTheCallersOwn(t *testing.T) {
+	s := newShop(t)
+	alice, bob, op := s.enroll(login("alice", false)), s.enroll(login("bob", false)), s.enroll(login("boss", true))
+	for _, n := range []string{"n0", "n1", "n2"} {
+		s.enroll(join(n))
+	}
+	now := time.Now().UTC()
+	s.bind("alice", "n0", 10, now)
+	s.bind("alice", "n0", 20, now.Add(time.Minute)) // the last one used
+	s.bind("alice", "n0", 30, now.Add(-time.Minute))
+	s.bind("bob", "n0", 90, now.Add(time.Hour))
+	s.bind("bob", "n1", 50, now)
+	s.bind("boss", "n0", 40, now)
+	for who, want := range map[string]map[string]string{
+		alice: {"n0": "20", "n1": "none", "n2": "none"},
+		bob:   {"n0": "90", "n1": "50", "n2": "none"},
+		op:    {"n0": "40", "n1": "50", "n2": "none"}, // its own, else that of whoever used the node last
+	} {
+		for name, n := range s.nodes(who) {
+			got := "none"
+			if n.CtxPercent != nil {
+				got = fmt.Sprint(*n.CtxPercent)
+			}
+			if got != want[name] {
+				t.Errorf("%s: %s, want %s", name, got, want[name])
+			}
+		}
+	}
+}
+
+func TestListingNodesReadsTheBindingsOnceAndNotPerNode(t *testing.T) {
+	s := newShop(t)
+	op := s.enroll(login("boss", true))
+	for i := range 10 {
+		s.enroll(join(fmt.Sprint("n", i)))
+	}
+	s.store.listed.Store(0)
+	if n := len(s.nodes(op)); n != 10 {
+		t.Errorf("%d nodes", n)
+	}
+	if n := s.store.listed.Load(); n > 2 {
+		t.Errorf("the bindings were read %d times for 10 nodes", n)
+	}
+}
+
+func TestATakeoverThatCannotBeNotedIsOneAllTheSame(t *testing.T) {
+	s := newShop(t)
+	beta, op := s.enroll(join("beta")), s.enroll(login("boss", true))
+	hello := func(instance string, epoch int) int {
+		t.Helper()
+		session, err := tunnel.Dial(context.Background(), tunnel.DialConfig{
+			URL: strings.Replace(s.url, "http", "ws", 1) + "/v1/tunnel", Header: http.Header{"Authorization": {"Bearer " + beta}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = session.Close() })
+		hc := &http.Client{Transport: &http.Transport{DialContext: session.DialContext}}
+		t.Cleanup(hc.CloseIdleConnections)
+		body := fmt.Sprintf(`{"protocol":%d,"journal_id":"j1","epoch":%d,"instance":%q}`, api.ProtocolVersion, epoch, instance)
+		resp, err := hc.Post("http://hub/v1/hello", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if status := hello("p1", 1); status != http.StatusOK {
+		t.Fatalf("%d", status)
+	}
+	writes := 0
+	s.store.noted = func() error {
+		if writes++; writes > 1 { // the hello itself gets through
+			return store.ErrFull
+		}
+		return nil
+	}
+	if status := hello("p2", 2); status != http.StatusOK {
+		t.Errorf("%d", status)
+	}
+	if n := s.nodes(op)["beta"]; n.State != api.NodeOnline {
+		t.Errorf("node %+v", n)
+	}
+}
