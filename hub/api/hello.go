@@ -143,7 +143,7 @@ var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
 // register gives the link its name among the connected nodes; superseded says that
 // another process had it.
 func (s *Server) register(l *link, h api.Hello, now time.Time) (superseded bool, err error) {
-	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Instance: h.Instance, Since: now}
+	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Instance: h.Instance, Journal: h.JournalID, Since: now}
 	l.mu.Lock()
 	over := l.over
 	if !over {
@@ -178,6 +178,21 @@ func (s *Server) tookOver(ctx context.Context, id store.Identity, rec store.Node
 		return rec
 	}
 	return noted
+}
+
+// copied reports whether a living process of the same identity works with the
+// journal already. One directory has one process, so this one's is a copy, even if
+// its epoch is newer. A process that died, or whose network did, does not answer.
+func (s *Server) copied(ctx context.Context, id store.Identity, h api.Hello) bool {
+	c, ok := s.cfg.Registry.Locate(id.ID)
+	if !ok || c.Instance == h.Instance || c.Journal != h.JournalID {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, copyProbe)
+	defer cancel()
+	client := registry.NewClient(c.Session)
+	defer client.Close()
+	return client.Alive(ctx)
 }
 
 // forked notes that a node's directory was copied or restored.

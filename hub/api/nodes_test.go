@@ -97,7 +97,7 @@ func TestListingNodesReadsTheBindingsOnceAndNotPerNode(t *testing.T) {
 func TestATakeoverThatCannotBeNotedIsOneAllTheSame(t *testing.T) {
 	s := newShop(t)
 	beta, op := s.enroll(join("beta")), s.enroll(login("boss", true))
-	hello := func(instance string, epoch int) int {
+	hello := func(instance string) int {
 		t.Helper()
 		session, err := tunnel.Dial(context.Background(), tunnel.DialConfig{
 			URL: strings.Replace(s.url, "http", "ws", 1) + "/v1/tunnel", Header: http.Header{"Authorization": {"Bearer " + beta}},
@@ -108,7 +108,7 @@ func TestATakeoverThatCannotBeNotedIsOneAllTheSame(t *testing.T) {
 		t.Cleanup(func() { _ = session.Close() })
 		hc := &http.Client{Transport: &http.Transport{DialContext: session.DialContext}}
 		t.Cleanup(hc.CloseIdleConnections)
-		body := fmt.Sprintf(`{"protocol":%d,"journal_id":"j1","epoch":%d,"instance":%q}`, api.ProtocolVersion, epoch, instance)
+		body := fmt.Sprintf(`{"protocol":%d,"journal_id":%q,"epoch":1,"instance":%q}`, api.ProtocolVersion, "j"+instance, instance)
 		resp, err := hc.Post("http://hub/v1/hello", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +116,7 @@ func TestATakeoverThatCannotBeNotedIsOneAllTheSame(t *testing.T) {
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}
-	if status := hello("p1", 1); status != http.StatusOK {
+	if status := hello("p1"); status != http.StatusOK {
 		t.Fatalf("%d", status)
 	}
 	writes := 0
@@ -126,7 +126,7 @@ func TestATakeoverThatCannotBeNotedIsOneAllTheSame(t *testing.T) {
 		}
 		return nil
 	}
-	if status := hello("p2", 2); status != http.StatusOK {
+	if status := hello("p2"); status != http.StatusOK {
 		t.Errorf("%d", status)
 	}
 	if n := s.nodes(op)["beta"]; n.State != api.NodeOnline {
