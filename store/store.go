@@ -114,10 +114,18 @@ type Store interface {
 	Prune(ctx context.Context, r Retention, limit int) (removed int, err error)
 
 	Binding(ctx context.Context, key BindingKey) (Binding, error)
-	PutBinding(ctx context.Context, b Binding) (Binding, error)
-	DeleteBinding(ctx context.Context, b Binding) error
+	// PutBinding stores b if its revision is still b.Rev. Fills that are given join its
+	// series in the same commit; the oldest beyond MaxFills go.
+	PutBinding(ctx context.Context, b Binding, fills ...api.Fill) (Binding, error)
 	// Bindings lists those of a controller and a target; "" stands for any.
 	Bindings(ctx context.Context, controller, target string) ([]Binding, error)
+	// Fills returns a binding's series, oldest first.
+	Fills(ctx context.Context, key BindingKey) ([]api.Fill, error)
+	// PutDigest stores one generation. One that is stored already is kept: a repeat of
+	// the same task's is no error, another task's is ErrExists.
+	PutDigest(ctx context.Context, key BindingKey, d Digest) error
+	// Digests returns all generations, oldest first.
+	Digests(ctx context.Context, key BindingKey) ([]Digest, error)
 
 	NodeRecord(ctx context.Context, identity string) (NodeRecord, error)
 	PutNodeRecord(ctx context.Context, n NodeRecord) (NodeRecord, error)

@@ -24,8 +24,18 @@ type Task struct {
 	Workspace string `json:"workspace,omitempty"`
 	Mode      string `json:"mode"`
 	New       bool   `json:"new,omitempty"`
-	// Generation is that of the binding whose session the task enters.
+	// Lane is the generation of the binding that began the lane in which the task
+	// waits: a compaction moves the generation on and the lane goes with it. 0 in
+	// records of older hubs: Generation.
+	Lane uint64 `json:"lane,omitempty"`
+	// Generation is that of the session that the task enters. It is found when the
+	// task is first offered, because a compaction before it in the lane moves it on;
+	// 0 until then.
 	Generation uint64 `json:"generation"`
+	// Op is api.OpCompact, api.OpReset or api.OpClear, "" for a dispatched task.
+	Op string `json:"op,omitempty"`
+	// Handover is how far an operation got.
+	Handover *Handover `json:"handover,omitempty"`
 
 	State     api.State `json:"state"`
 	Since     time.Time `json:"since"`
@@ -60,15 +70,42 @@ type Task struct {
 	Outcome  *api.Outcome  `json:"outcome,omitempty"` // without Reply: see PartReply
 	Results  []TripleHash  `json:"results,omitempty"` // first result per triple (semantics 14)
 	Question *api.Question `json:"question,omitempty"`
-	Late     *api.Outcome  `json:"late,omitempty"` // a result after the end (semantics 7)
-	Progress string        `json:"progress,omitempty"`
-	Flags    []api.Flag    `json:"flags,omitempty"`
-	Life     []api.Step    `json:"life,omitempty"` // bounded by MaxLife
+	// Asking is the agent's id of Question when it is asked in the middle of the turn,
+	// which goes on once it is answered; "" when the turn ended with the question.
+	Asking string `json:"asking,omitempty"`
+	// Answer is what the node is still to be told about what was asked so.
+	Answer *GivenAnswer `json:"answer,omitempty"`
+	// AutoAnswer decides questions, see api.Dispatch.
+	AutoAnswer string       `json:"auto_answer,omitempty"`
+	Late       *api.Outcome `json:"late,omitempty"` // a result after the end (semantics 7)
+	Flags      []api.Flag   `json:"flags,omitempty"`
+	Life       []api.Step   `json:"life,omitempty"` // bounded by MaxLife
 
 	// Via names the controllers above this task, oldest first; Parent is the task
 	// that it was dispatched from (semantics 20).
 	Via    []string `json:"via,omitempty"`
 	Parent string   `json:"parent,omitempty"`
+}
+
+// GivenAnswer is the answer to a question that was asked in the middle of a turn.
+type GivenAnswer struct {
+	Asking string `json:"asking"` // the agent's id of the question
+	Text   string `json:"text"`   // as in api.Reply
+}
+
+// Handover is the state of an operation on a session beside its turn (semantics 13).
+type Handover struct {
+	// Generation and Session are the bound session's when the operation began to work.
+	Generation uint64 `json:"generation"`
+	Session    string `json:"session"`
+	// Before is the fill then.
+	Before *api.Tokens `json:"before,omitempty"`
+	// Digest is the generation that is asked for, or handed over; 0 for none.
+	Digest int `json:"digest,omitempty"`
+	// Fresh is the session that was made for the hand-over.
+	Fresh string `json:"fresh,omitempty"`
+	// Ending is what the operation ends with once what it made is deleted.
+	Ending *api.Outcome `json:"ending,omitempty"`
 }
 
 // Triple is the unit of execution that the task is at.
@@ -176,14 +213,47 @@ type BindingKey struct {
 }
 
 // Binding is the bound session of a key. Generation changes by compare-and-set
-// only; a higher one wins.
+// only; a higher one wins. It is never deleted while its parties live, because a
+// generation that came again would find the session of its first time.
 type Binding struct {
 	Rev        Rev `json:"-"`
 	BindingKey `json:"key"`
-	Generation uint64      `json:"generation"`
-	Session    string      `json:"session,omitempty"` // "" until the node made one
-	Title      string      `json:"title"`
-	CreatedAt  time.Time   `json:"created_at"`
-	LastUsed   time.Time   `json:"last_used"`
-	Tokens     *api.Tokens `json:"tokens,omitempty"`
+	Generation uint64 `json:"generation"`
+	// Lane is the generation that began the lane; a compaction keeps it. 0:
+	// Generation.
+	Lane      uint64      `json:"lane,omitempty"`
+	Session   string      `json:"session,omitempty"` // "" until the node made one
+	Title     string      `json:"title"`
+	CreatedAt time.Time   `json:"created_at"`
+	LastUsed  time.Time   `json:"last_used"`
+	Tokens    *api.Tokens `json:"tokens,omitempty"`
+	// BoundAt is when Session was bound.
+	BoundAt time.Time `json:"bound_at,omitzero"`
+	// Digest is the newest digest's generation; it grows over all lanes.
+	Digest int `json:"digest,omitempty"`
+	// Former are the sessions before, oldest first, at most MaxFormerSessions.
+	Former []FormerSession `json:"former,omitempty"`
+	// Fills counts the fills that were ever stored with it.
+	Fills uint64 `json:"fills,omitempty"`
 }
+
+// FormerSession is a session that was bound, or a generation that had none.
+type FormerSession struct {
+	api.FormerSession
+	Lane uint64 `json:"lane"`
+}
+
+// Digest is one generation of a binding's digest.
+type Digest struct {
+	api.Digest
+	// Lane is that of the binding: only a digest of the same lane is merged.
+	Lane uint64 `json:"lane"`
+}
+
+// Bounds of what is kept with a binding.
+const (
+	// MaxFormerSessions is how many former sessions are listed, newest.
+	MaxFormerSessions = 64
+	// MaxFills is how many fills are kept of each binding, newest.
+	MaxFills = 512
+)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -80,7 +81,15 @@ func headline(t api.Task) string {
 	case t.Error != nil:
 		return mesh.CleanLine(t.Error.Message)
 	}
-	return mesh.CleanLine(t.Progress)
+	return doing(t.Activity)
+}
+
+// doing says in one line what a running agent does.
+func doing(a *api.Activity) string {
+	if a == nil {
+		return ""
+	}
+	return mesh.CleanLine(cmp.Or(a.Note, a.Tool, a.Line))
 }
 
 // printTask prints a task in a few plain lines.

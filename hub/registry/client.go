@@ -55,6 +55,12 @@ func (c *Client) Reconcile(ctx context.Context, q api.Reconcile) (a api.Reconcil
 	return a, err
 }
 
+// Answer implements relay.Node.
+func (c *Client) Answer(ctx context.Context, a api.Reply) (rc api.Receipt, err error) {
+	err = c.call(ctx, http.MethodPost, "/v1/tasks/"+url.PathEscape(a.Task)+"/answer", a, &rc)
+	return rc, err
+}
+
 // Alive reports whether anybody answers there at all.
 func (c *Client) Alive(ctx context.Context) bool {
 	var answer json.RawMessage

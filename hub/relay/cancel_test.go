@@ -197,7 +197,7 @@ func TestARunningCancelIsSentOncePerConnection(t *testing.T) {
 	cancel(t, h, id(1))
 	h.await(id(1), api.StateRunning)
 	for _, note := range []string{"aborting", "still aborting"} {
-		if err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, Note: note}); err != nil {
+		if err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, Activity: api.Activity{Note: note}}); err != nil {
 			t.Fatal(err)
 		}
 	}

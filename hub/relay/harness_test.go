@@ -317,6 +317,10 @@ func (n *fakeNode) Reconcile(_ context.Context, q api.Reconcile) (api.Reconciled
 	return a, nil
 }
 
+func (n *fakeNode) Answer(_ context.Context, a api.Reply) (api.Receipt, error) {
+	return api.Receipt{Triple: a.Triple, State: api.StateRunning}, nil
+}
+
 // next waits for the next offer.
 func (n *fakeNode) next() api.Offer {
 	n.h.t.Helper()

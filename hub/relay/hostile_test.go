@@ -47,7 +47,7 @@ func TestWhatANodeReportsIsBoundedAndCleaned(t *testing.T) {
 	}
 	h.submit("alice", "beta", id(1), "x")
 	o := beta.next()
-	err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, RanMS: math.MaxInt64, Note: evil(1 << 20)})
+	err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, RanMS: math.MaxInt64, Activity: api.Activity{Note: evil(1 << 20)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestAProgressThatSaysNothingNewIsNoChange(t *testing.T) {
 	beta.attach()
 	h.submit("alice", "beta", id(1), "x")
 	o := beta.next()
-	p := api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, Note: "compiling"}
+	p := api.Progress{Triple: o.Triple, JournalID: "j1", State: api.StateRunning, Activity: api.Activity{Note: "compiling"}}
 	for range 3 {
 		if err := h.relay.ProgressFrom(context.Background(), h.ids["beta"], p); err != nil {
 			t.Fatal(err)

@@ -50,7 +50,6 @@ func settle(t store.Task, o api.Outcome, now time.Time) store.Task {
 	o.Reply = ""
 	t.Outcome = &o
 	t.Question = nil
-	t.Progress = ""
 	t.EndedAt = now
 	t.RanMS += o.RanMS
 	if t.StartedAt.IsZero() && o.RanMS > 0 {

@@ -43,6 +43,8 @@ type Node interface {
 	Offer(ctx context.Context, o api.Offer) (api.Receipt, error)
 	Withdraw(ctx context.Context, w api.Withdraw) (api.Receipt, error)
 	Reconcile(ctx context.Context, q api.Reconcile) (api.Reconciled, error)
+	// Answer gives the answer to a question that was asked in the middle of a turn.
+	Answer(ctx context.Context, a api.Reply) (api.Receipt, error)
 }
 
 // Clock is the hub's clock.

@@ -214,19 +214,17 @@ func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Pro
 	if p.State != api.StateRunning && p.State != api.StateHeld && p.State != api.StateAccepted {
 		return nil
 	}
-	note := shown.Line(p.Note, api.MaxSummary)
 	r.note(ctx, p.Task, func(t store.Task) (store.Task, error) {
 		switch {
 		case t.State.Settled() || t.Triple() != p.Triple || t.State == api.StateQuestion:
 			return t, errNoChange
-		case t.Received && t.State == p.State && t.Progress == note:
+		case t.Received && t.State == p.State:
 			return t, errNoChange // nothing new
 		}
 		now := r.clock.Now()
 		if p.State == api.StateRunning && t.StartedAt.IsZero() {
 			t.StartedAt = now.Add(-claimed(p.RanMS))
 		}
-		t.Progress = note
 		return received(t, p.State, now), nil
 	})
 	return nil

@@ -127,7 +127,7 @@ func (r *Relay) Retry(ctx context.Context, id string) (store.Task, error) {
 		t.ExpiresAt = now.Add(max(t.ExpiresAt.Sub(begun(t)), time.Minute))
 		t.Attempt, t.Turn, t.Kind, t.TurnHash = t.Attempt+1, 1, api.TurnTask, t.Hash
 		t.StartedAt, t.EndedAt, t.RanMS = time.Time{}, time.Time{}, 0
-		t.Journal, t.Received, t.Outcome, t.Question, t.Flags, t.Progress = "", false, nil, nil, nil, ""
+		t.Journal, t.Received, t.Outcome, t.Question, t.Flags = "", false, nil, nil, nil
 		t.CancelReason = ""
 		return become(t, api.StateQueued, now), nil, nil
 	})

@@ -11,6 +11,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
@@ -51,13 +52,16 @@ type Session struct {
 	// ID is the session to use; "" when none was made yet.
 	ID    string
 	Title string
+	// Compaction is the task that hands over to this session, in a TurnResume; ""
+	// otherwise. The session is looked for and made with that mark.
+	Compaction string
 }
 
 // Turn is one unit of execution.
 type Turn struct {
 	api.Triple
 	HubID      string
-	Kind       string // api.TurnTask, TurnAnswer or TurnAssume
+	Kind       string // api.TurnTask …; agents without sessions get the first three only
 	Controller api.Party
 	Workspace  Workspace
 	Mode       mesh.Mode
@@ -80,9 +84,19 @@ type Host interface {
 	Checkpoint(ctx context.Context, data []byte) error
 	// SessionMade records durably which session belongs to the turn's lane.
 	SessionMade(ctx context.Context, id string) error
-	// Progress tells the hub what goes on, best effort: a short note for people.
-	Progress(note string)
+	// Progress tells the hub what goes on, best effort: the newest counts.
+	Progress(a api.Activity)
+	// Ask puts a question of the running turn to the controller and waits for the
+	// answer, over restarts of the hub and losses of the link. id is the agent's own;
+	// after a restart of the node the same question is asked again with the same id
+	// and gets the answer that was given meanwhile. The turn's deadline stands still
+	// while the hub knows of the question. ErrNoAnswer: the time for it is over.
+	// When ctx ends the question is withdrawn and its cause returned.
+	Ask(ctx context.Context, id string, asked api.Asked) (answer string, err error)
 }
+
+// ErrNoAnswer is returned by Host.Ask when nobody answered in time.
+var ErrNoAnswer = errors.New("nobody answered in time")
 
 // Agent executes turns. Run is called concurrently for different lanes, never
 // for two turns of one session at once.
@@ -101,6 +115,29 @@ type Agent interface {
 	Run(ctx context.Context, turn Turn, host Host) (api.Outcome, error)
 	// Status is the agent's health now; it must not block beyond a short limit.
 	Status(ctx context.Context) api.AgentStatus
+}
+
+// Cleaner is an Agent that can delete the sessions that controllers left on this
+// machine (mesh-protocol.md §9, inbound clean-up).
+type Cleaner interface {
+	// Clean deletes every session in a workspace of the node whose title starts with
+	// SessionTitle, but those that keep says are still needed, and tells each one that
+	// is gone. Called once, after the last turn ended and before Stop.
+	Clean(ctx context.Context, keep func(session string) bool, removed func(Removed)) error
+}
+
+// SessionTitle begins the title of every session that the mesh makes.
+const SessionTitle = "opencode-mesh "
+
+// Removed is a session that Clean deleted.
+type Removed struct {
+	Session   string    `json:"session"`
+	Title     string    `json:"title"`
+	Workspace string    `json:"workspace"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// Summary is that of the last result in it, "" when there is none.
+	Summary string `json:"summary"`
 }
 
 // Forgetter is an Agent that keeps something of its own on disk for each turn.

@@ -162,7 +162,7 @@ func (p *reporter) sendNext() bool {
 	rec := n.turn.rec
 	msg := api.Progress{
 		Triple: rec.Triple, State: api.StateRunning, RanMS: n.turn.ran(),
-		Session: n.session, Note: n.note,
+		Session: n.session, Activity: api.Activity{Note: n.note},
 	}
 	n.dirty = false
 	p.mu.Unlock()

@@ -254,4 +254,9 @@ func (h *host) SessionMade(_ context.Context, id string) error {
 }
 
 // Progress implements agent.Host.
-func (h *host) Progress(note string) { h.runner.reporter.note(h.turn, note) }
+func (h *host) Progress(a api.Activity) { h.runner.reporter.note(h.turn, a.Note) }
+
+// Ask implements agent.Host.
+func (h *host) Ask(context.Context, string, api.Asked) (string, error) {
+	return "", agent.ErrNoAnswer
+}

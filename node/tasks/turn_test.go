@@ -298,7 +298,7 @@ func TestProgress(t *testing.T) {
 					return api.Outcome{}, err
 				}
 				for i := range 25 { // every 100 ms a note: 0 to 24
-					h.Progress(strings.Repeat("n", i))
+					h.Progress(api.Activity{Note: strings.Repeat("n", i)})
 					time.Sleep(100 * time.Millisecond)
 				}
 				return sleeper(time.Minute)(ctx, turn, h)

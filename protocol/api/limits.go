@@ -36,6 +36,17 @@ const (
 	// MaxOpenPerController is how many unsettled tasks one controller may have;
 	// the next is refused with CodeQueueFull.
 	MaxOpenPerController = 20000
+	// MaxDigest is the largest digest that is kept, in bytes; a larger one is
+	// malformed.
+	MaxDigest = 64 << 10
+	// MaxResultsHandedOver is how many result blocks a new session gets beside the
+	// digest (mesh-protocol.md §9).
+	MaxResultsHandedOver = 2
+	// MaxAutoAnswer is the longest Dispatch.AutoAnswer, in bytes.
+	MaxAutoAnswer = 256
+	// MaxHashed is how many bytes of a result's artifacts are hashed at the task's
+	// end; files beyond have no hash.
+	MaxHashed = 1 << 30
 	// MaxHops is how many hops a dispatch from inside a task may take
 	// (semantics 20).
 	MaxHops = 4

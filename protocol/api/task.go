@@ -58,6 +58,8 @@ const (
 	FlagProviderError      Flag = "provider_error"
 	FlagForgedMarker       Flag = "forged_marker"
 	FlagAssumed            Flag = "assumed"
+	FlagContextFull        Flag = "context_full"
+	FlagDigestFromRecord   Flag = "digest_from_record"
 )
 
 // Codes of TaskError: why the mesh, and not the agent, settled a task.
@@ -79,6 +81,15 @@ const (
 	TaskOutputLimit      = "output_limit"
 	TaskBadWorkspace     = "bad_workspace"
 	TaskConflict         = "task_conflict"
+
+	// Of operations on a session.
+	TaskNoSession       = "no_session"
+	TaskSessionGone     = "session_gone"
+	TaskSessionInUse    = "session_in_use"
+	TaskMalformedDigest = "malformed_digest"
+	TaskNoDigest        = "no_digest"
+	TaskNotAcknowledged = "not_acknowledged"
+	TaskBindingChanged  = "binding_changed"
 )
 
 // TaskError says why the mesh settled a task; nil when the agent did.
@@ -142,18 +153,25 @@ type Task struct {
 	Flags      []Flag     `json:"flags"`
 	Error      *TaskError `json:"error"`
 
-	Turn       int        `json:"turn"`
-	Mode       string     `json:"mode"`
-	Workspace  string     `json:"workspace,omitempty"`
-	Since      time.Time  `json:"since"`
-	ExpiresAt  time.Time  `json:"expires_at"`
-	Progress   string     `json:"progress,omitempty"`
+	// Op is OpCompact, OpReset or OpClear when this is an operation on a session, and
+	// "" for a task that somebody dispatched.
+	Op        string    `json:"op,omitempty"`
+	Turn      int       `json:"turn"`
+	Mode      string    `json:"mode"`
+	Workspace string    `json:"workspace,omitempty"`
+	Since     time.Time `json:"since"`
+	ExpiresAt time.Time `json:"expires_at"`
+	// Activity is what the agent does while the task runs.
+	Activity   *Activity  `json:"activity,omitempty"`
 	CancelAt   *time.Time `json:"cancel_requested_at,omitempty"`
 	LateResult bool       `json:"late_result,omitempty"`
 	// Text and Reply are the envelope as sent and the reply as received; only in
 	// the answer to a request for one task.
 	Text  string `json:"text,omitempty"`
 	Reply string `json:"reply,omitempty"`
+	// Files says what was found at the artifacts' paths when the task ended; only in
+	// the answer to a request for one task.
+	Files []Artifact `json:"files,omitempty"`
 	// Life is every state the task went through, oldest first, bounded; only in
 	// the answer to a request for one task.
 	Life []Step `json:"life,omitempty"`
@@ -194,7 +212,21 @@ type Dispatch struct {
 	TTLMS             int64            `json:"ttl_ms,omitempty"`
 	DeadlineMS        int64            `json:"deadline_ms,omitempty"`
 	QuestionTimeoutMS int64            `json:"question_timeout_ms,omitempty"`
+	// AutoAnswer decides questions of the agent: AutoAnswerFirst takes the first
+	// option, AutoAnswerNone or "" leaves them to a person, anything else is a regular
+	// expression (RE2): the first option that matches is taken. A question without a
+	// fitting option waits for a person; a permission always does.
+	AutoAnswer string `json:"auto_answer,omitempty"`
+	// AutoCompact compacts the bound session first when its context is filled to this
+	// percentage or more; 0 never does.
+	AutoCompact int `json:"auto_compact,omitempty"`
 }
+
+// The fixed values of Dispatch.AutoAnswer.
+const (
+	AutoAnswerFirst = "first"
+	AutoAnswerNone  = "none"
+)
 
 // Dispatched is the answer to a Dispatch: the tasks in the order of the targets.
 type Dispatched struct {

@@ -66,6 +66,10 @@ const (
 	TurnTask   = "task"   // the envelope of the dispatch
 	TurnAnswer = "answer" // the answer to a question
 	TurnAssume = "assume" // no answer came: go on by assumption
+	// The turns of operations on a session (mesh-protocol.md §9).
+	TurnDigest = "digest" // compact: condense the bound session; never makes one
+	TurnResume = "resume" // compact: hand the digest over to a new session
+	TurnDelete = "delete" // clear, and the roll-back of compact: delete the session
 )
 
 // Binding is the bound session that a turn enters.
@@ -74,6 +78,10 @@ type Binding struct {
 	// Session is the session's id; "" when the node is to make one.
 	Session string `json:"session,omitempty"`
 	Title   string `json:"title"`
+	// Compaction is the task that makes this session, in a TurnResume; "" otherwise.
+	// Such a session is nobody's until the hub binds it: it is marked with the
+	// compaction, and no turn but those of the compaction finds it by its generation.
+	Compaction string `json:"compaction,omitempty"`
 }
 
 // Offer is the body of PUT /v1/tasks/{id} on the node's side of the tunnel.
@@ -89,9 +97,12 @@ type Offer struct {
 	Controller Party  `json:"controller"`
 	// CreatedMS is the hub's stamp of the task's creation, Unix milliseconds of
 	// the hub's clock; compared by the node with its low-water mark only.
-	CreatedMS  int64   `json:"created_ms"`
-	TTLMS      int64   `json:"ttl_ms"`
-	DeadlineMS int64   `json:"deadline_ms"` // 0: the node's default
+	CreatedMS  int64 `json:"created_ms"`
+	TTLMS      int64 `json:"ttl_ms"`
+	DeadlineMS int64 `json:"deadline_ms"` // 0: the node's default
+	// QuestionMS is how long a question inside the turn may wait for its answer; 0:
+	// DefaultQuestionTimeout.
+	QuestionMS int64   `json:"question_ms,omitempty"`
 	Mode       string  `json:"mode"`
 	Workspace  string  `json:"workspace,omitempty"`
 	Binding    Binding `json:"binding"`
@@ -149,16 +160,65 @@ type Progress struct {
 	// RanMS is how long the attempt has run.
 	RanMS   int64    `json:"ran_ms"`
 	Session string   `json:"session,omitempty"`
-	Note    string   `json:"note,omitempty"` // short, shown to people
 	Flags   []string `json:"flags,omitempty"`
+	Activity
 }
+
+// Activity is what a running turn does, for people. Nothing of it is durable.
+type Activity struct {
+	// Note is what the node says, such as that it waits for the agent's server.
+	Note string `json:"note,omitempty"`
+	// Tool is the tool call that runs or ran last, with its title.
+	Tool string `json:"tool,omitempty"`
+	// Line is the last line that the agent wrote.
+	Line string `json:"line,omitempty"`
+	// Tokens is the context fill so far.
+	Tokens *Tokens `json:"tokens,omitempty"`
+}
+
+// Ask is the body of PUT /v1/tasks/{id}/question on the hub's side: the agent asks
+// in the middle of a turn, which goes on when it is answered. The node repeats it
+// on each connection until the hub has it, and until Asked is answered or withdrawn.
+type Ask struct {
+	Triple
+	JournalID string `json:"journal_id"`
+	Epoch     uint64 `json:"epoch"`
+	// Question is the agent's id of what it asks, unique within the turn.
+	Question string `json:"question"`
+	// Asked is nil when the question is withdrawn: it was answered elsewhere, or what
+	// asked it is gone.
+	Asked *Asked `json:"asked,omitempty"`
+}
+
+// Reply is the body of POST /v1/tasks/{id}/answer on the node's side: the answer to
+// an Ask. A repeat is no error; CodeQuestionGone when nothing asks that any more.
+type Reply struct {
+	Triple
+	JournalID string `json:"journal_id"`
+	Epoch     uint64 `json:"epoch"`
+	Question  string `json:"question"` // as in Ask
+	// Text is one of the question's options or the controller's own words; of a
+	// permission PermitOnce, PermitAlways or PermitReject, the latter perhaps followed
+	// by a blank and a message for the agent.
+	Text string `json:"text"`
+}
+
+// The options of a permission.
+const (
+	PermitOnce   = "once"
+	PermitAlways = "always"
+	PermitReject = "reject"
+)
 
 // Outcome is how a turn ended.
 type Outcome struct {
 	// State is done, partial, failed, question, canceled, expired or refused.
-	State      State      `json:"state"`
-	Summary    string     `json:"summary,omitempty"`
-	Artifacts  []string   `json:"artifacts,omitempty"`
+	State     State    `json:"state"`
+	Summary   string   `json:"summary,omitempty"`
+	Artifacts []string `json:"artifacts,omitempty"`
+	// Files says what the node found at the paths of Artifacts when the turn ended,
+	// in their order.
+	Files      []Artifact `json:"files,omitempty"`
 	Reply      string     `json:"reply,omitempty"`
 	Question   *Asked     `json:"question,omitempty"`
 	Session    string     `json:"session,omitempty"`
@@ -170,7 +230,7 @@ type Outcome struct {
 	RanMS int64 `json:"ran_ms,omitempty"`
 }
 
-// Asked is the question of an Outcome in state question.
+// Asked is what an agent asks: in an Outcome in state question, or in an Ask.
 type Asked struct {
 	Kind    string   `json:"kind"`
 	Text    string   `json:"text"`
@@ -193,6 +253,9 @@ type Result struct {
 
 // Recover describes a task to a hub that was restored to a time before it.
 type Recover struct {
+	// Kind is the kind of the turn; "" is TurnTask. Of an operation on a session
+	// nothing is adopted: it is acknowledged and forgotten.
+	Kind       string `json:"kind,omitempty"`
 	Controller Party  `json:"controller"`
 	Hash       string `json:"hash"`
 	Mode       string `json:"mode"`

@@ -86,40 +86,6 @@ func decodeBinding(raw []byte) (b store.Binding, err error) {
 	return b, err
 }
 
-// PutBinding implements store.Store.
-func (s *Store) PutBinding(ctx context.Context, b store.Binding) (store.Binding, error) {
-	key, err := bindingKey(b.BindingKey)
-	if err != nil {
-		return store.Binding{}, err
-	}
-	record, err := encode(revBytes, b)
-	if err != nil {
-		return store.Binding{}, err
-	}
-	if b.Rev, err = s.replace(ctx, bucketBindings, key, b.Rev, record); err != nil {
-		return store.Binding{}, err
-	}
-	return b, nil
-}
-
-// DeleteBinding implements store.Store. ErrConflict also when it is gone already.
-func (s *Store) DeleteBinding(ctx context.Context, b store.Binding) error {
-	key, err := bindingKey(b.BindingKey)
-	if err != nil {
-		return err
-	}
-	if b.Rev == 0 {
-		return fmt.Errorf("bolt: binding to delete has no revision: %w", store.ErrConflict)
-	}
-	return s.write(ctx, func(tx *bbolt.Tx) error {
-		bindings := bucket(tx, bucketBindings)
-		if err := checkRev(bindings, key, b.Rev); err != nil {
-			return err
-		}
-		return bindings.Delete(key)
-	})
-}
-
 // Bindings implements store.Store; an empty controller or target means any. In the
 // order of controller, target, workspace.
 func (s *Store) Bindings(ctx context.Context, controller, target string) (all []store.Binding, err error) {

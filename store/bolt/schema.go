@@ -41,6 +41,8 @@ const (
 	bucketLapse = "lapse" // time that a tombstone may go, id → nothing
 
 	bucketBindings = "bindings" // controller NUL target NUL workspace → rev, JSON
+	bucketFills    = "fills"    // binding's key, NUL, slot of MaxFills → number, JSON
+	bucketDigests  = "digests"  // binding's key, NUL, generation → JSON
 	bucketNodes    = "nodes"    // identity → rev, JSON
 	bucketAudit    = "audit"    // seq → JSON
 )
@@ -49,7 +51,7 @@ const (
 var (
 	buckets = []string{
 		bucketInfo, bucketSettings, bucketIdentities, bucketNames, bucketCredentials, bucketCredentialIDs, bucketIssued,
-		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketNodes, bucketAudit,
+		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketFills, bucketDigests, bucketNodes, bucketAudit,
 	}
 	logBuckets = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit}
 )

@@ -61,13 +61,13 @@ var laterContracts = []contract{
 		failed := newFailures()
 		task := createOne(t, s, "a")
 		for i := range 100 {
-			task.Progress, task.RanMS = "later", int64(i)
+			task.CancelReason, task.RanMS = "later", int64(i)
 			var err error
 			if task, err = s.UpdateTaskLater(task, failed.add); err != nil {
 				t.Fatal(err)
 			}
 			if i%10 == 9 {
-				task = update(t, s, task, func(t *store.Task) { t.Progress = "awaited" })
+				task = update(t, s, task, func(t *store.Task) { t.CancelReason = "awaited" })
 			}
 		}
 		wantTask(t, s, task)

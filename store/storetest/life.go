@@ -57,7 +57,6 @@ func calls(t *testing.T, s store.Store) []call {
 			_, err := s.PutBinding(ctx, bound)
 			return err
 		}},
-		{"DeleteBinding", func(ctx context.Context, s store.Store) error { return s.DeleteBinding(ctx, bound) }},
 		{"PutNodeRecord", func(ctx context.Context, s store.Store) error {
 			_, err := s.PutNodeRecord(ctx, store.NodeRecord{IdentityID: "id-1"})
 			return err

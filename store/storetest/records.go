@@ -98,36 +98,6 @@ var recordContracts = []contract{
 		ok(t, err)
 		same(t, got, second)
 	}},
-	{"a binding goes from its revision only", func(t *testing.T, s store.Store) {
-		fails(t, s.DeleteBinding(t.Context(), binding("c", "n", "w")), store.ErrConflict)
-		first := put(t, s, binding("c", "n", "w"))
-		second := put(t, s, first)
-		fails(t, s.DeleteBinding(t.Context(), first), store.ErrConflict)
-		fails(t, s.DeleteBinding(t.Context(), binding("c", "n", "w")), store.ErrConflict)
-		_, err := s.Binding(t.Context(), second.BindingKey)
-		ok(t, err)
-		ok(t, s.DeleteBinding(t.Context(), second))
-		_, err = s.Binding(t.Context(), second.BindingKey)
-		fails(t, err, store.ErrNotFound)
-		fails(t, s.DeleteBinding(t.Context(), second), store.ErrConflict)
-	}},
-	{"a binding made anew has a revision that no former one had", func(t *testing.T, s store.Store) {
-		stale := map[store.Rev]bool{}
-		for range 3 {
-			b := put(t, s, binding("c", "n", "w"))
-			for range 2 {
-				if stale[b.Rev] {
-					t.Fatalf("revision %d was used before", b.Rev)
-				}
-				stale[b.Rev] = true
-				b = put(t, s, b)
-			}
-			ok(t, s.DeleteBinding(t.Context(), b))
-			stale[b.Rev] = true
-			_, err := s.PutBinding(t.Context(), b)
-			fails(t, err, store.ErrConflict)
-		}
-	}},
 	{"bindings are listed by controller and target", func(t *testing.T, s store.Store) {
 		for _, key := range [][3]string{{"c1", "n1", ""}, {"c1", "n1", "/w"}, {"c1", "n2", ""}, {"c10", "n1", ""}, {"c2", "n1", "a b"}} {
 			put(t, s, binding(key[0], key[1], key[2]))

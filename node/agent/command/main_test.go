@@ -98,7 +98,11 @@ func (h *fileHost) Checkpoint(_ context.Context, data []byte) error {
 	return errors.Join(os.WriteFile(temp, data, 0o600), os.Rename(temp, h.path))
 }
 func (h *fileHost) SessionMade(context.Context, string) error { return errors.New("no sessions") }
-func (h *fileHost) Progress(string)                           {}
+func (h *fileHost) Progress(api.Activity)                     {}
+
+func (h *fileHost) Ask(context.Context, string, api.Asked) (string, error) {
+	return "", agent.ErrNoAnswer
+}
 
 // memoryHost keeps the checkpoint in memory.
 type memoryHost struct {
@@ -120,7 +124,11 @@ func (h *memoryHost) Checkpoint(_ context.Context, data []byte) error {
 	return nil
 }
 func (h *memoryHost) SessionMade(context.Context, string) error { return errors.New("no sessions") }
-func (h *memoryHost) Progress(string)                           {}
+func (h *memoryHost) Progress(api.Activity)                     {}
+
+func (h *memoryHost) Ask(context.Context, string, api.Asked) (string, error) {
+	return "", agent.ErrNoAnswer
+}
 
 // testPoll is short, so that the portable fallbacks do not slow the suite down.
 const testPoll = 10 * time.Millisecond

@@ -134,7 +134,7 @@ func (r *run) adopt(ctx context.Context, p progress) (api.Outcome, error) {
 		return api.Outcome{}, fmt.Errorf("command agent: %w", err)
 	}
 	r.a.cfg.Log.Info("adopting a run", "task", r.turn.Task, "attempt", r.turn.Attempt, "turn", r.turn.Turn)
-	r.host.Progress("taken up again, the program went on")
+	r.host.Progress(api.Activity{Note: "taken up again, the program went on"})
 	shim, err := proc.Open(p.claim.ID, r.a.cfg.PollInterval)
 	if err == nil {
 		defer shim.Close()

@@ -85,7 +85,13 @@ func (r *records) SessionMade(_ context.Context, id string) error {
 	return nil
 }
 
-func (r *records) Progress(note string) {
+// Ask implements agent.Host: nobody is there.
+func (r *records) Ask(context.Context, string, api.Asked) (string, error) {
+	return "", agent.ErrNoAnswer
+}
+
+func (r *records) Progress(a api.Activity) {
+	note := a.Note
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.notes = append(r.notes, note)

@@ -10,6 +10,7 @@ import (
 
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/agent/opencode"
+	"opencode-mesh/protocol/api"
 )
 
 // nodeFile describes a node of its own process, which a test can kill.
@@ -42,7 +43,11 @@ func (h fileHost) SessionMade(_ context.Context, id string) error {
 	return os.WriteFile(h.n.Session, []byte(id), 0o600)
 }
 
-func (h fileHost) Progress(string) {}
+func (h fileHost) Progress(api.Activity) {}
+
+func (h fileHost) Ask(context.Context, string, api.Asked) (string, error) {
+	return "", agent.ErrNoAnswer
+}
 
 // nodeMain runs one turn as a process of its own; it is made to be killed.
 func nodeMain(args []string) int {

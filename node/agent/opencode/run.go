@@ -464,7 +464,7 @@ func (r *run) halt(ctx context.Context, c client) {
 func (r *run) tell(note string) {
 	if note != r.note {
 		r.note = note
-		r.host.Progress(note)
+		r.host.Progress(api.Activity{Note: note})
 	}
 }
 
