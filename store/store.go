@@ -121,8 +121,9 @@ type Store interface {
 	Bindings(ctx context.Context, controller, target string) ([]Binding, error)
 	// Fills returns a binding's series, oldest first.
 	Fills(ctx context.Context, key BindingKey) ([]api.Fill, error)
-	// PutDigest stores one generation. One that is stored already is kept: a repeat of
-	// the same task's is no error, another task's is ErrExists.
+	// PutDigest stores one generation of a binding that exists (else ErrNotFound). One
+	// that is stored already is kept: a repeat of the same task's is no error, another
+	// task's is ErrExists.
 	PutDigest(ctx context.Context, key BindingKey, d Digest) error
 	// Digests returns all generations, oldest first.
 	Digests(ctx context.Context, key BindingKey) ([]Digest, error)

@@ -233,7 +233,7 @@ type Binding struct {
 	Digest int `json:"digest,omitempty"`
 	// Former are the sessions before, oldest first, at most MaxFormerSessions.
 	Former []FormerSession `json:"former,omitempty"`
-	// Fills counts the fills that were ever stored with it.
+	// Fills counts the fills that were ever stored with it; PutBinding counts on.
 	Fills uint64 `json:"fills,omitempty"`
 }
 

@@ -30,7 +30,8 @@ func (s *Store) PutBinding(ctx context.Context, b store.Binding, fills ...api.Fi
 	if err != nil {
 		return store.Binding{}, err
 	}
-	err = s.write(ctx, func(tx *bbolt.Tx) error {
+	var next store.Rev
+	err = s.write(ctx, func(tx *bbolt.Tx) (err error) {
 		bindings := bucket(tx, bucketBindings)
 		if err := checkRev(bindings, key, b.Rev); err != nil {
 			return err
@@ -40,16 +41,18 @@ func (s *Store) PutBinding(ctx context.Context, b store.Binding, fills ...api.Fi
 				return err
 			}
 		}
-		b.Rev, err = putRecord(bindings, key, record)
+		next, err = putRecord(bindings, key, record)
 		return err
 	})
 	if err != nil {
 		return store.Binding{}, err
 	}
+	b.Rev = next
 	return b, nil
 }
 
-// fillRecords encodes points of a series, numbered from first.
+// fillRecords encodes points of a series, numbered from first: the ring's slots do
+// not tell which of them is the oldest.
 func fillRecords(first uint64, fills []api.Fill) ([][]byte, error) {
 	points := make([][]byte, len(fills))
 	for i, f := range fills {
@@ -81,14 +84,11 @@ func (s *Store) Fills(ctx context.Context, k store.BindingKey) ([]api.Fill, erro
 	}
 	var points []point
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
-		return under(bucket(tx, bucketFills), key, 2, func(_, raw []byte) error {
+		return under(bucket(tx, bucketFills), key, func(raw []byte) (err error) {
 			var p point
-			if err := decode("fill", raw, seqBytes, &p.Fill); err != nil {
-				return err
-			}
-			p.n = binary.BigEndian.Uint64(raw)
+			p.n, p.Fill, err = decodeFill(raw)
 			points = append(points, p)
-			return nil
+			return err
 		})
 	})
 	if err != nil {
@@ -102,24 +102,30 @@ func (s *Store) Fills(ctx context.Context, k store.BindingKey) ([]api.Fill, erro
 	return fills, nil
 }
 
-// under calls fn for the entries of a binding: those whose key is the binding's, NUL
-// and tail bytes. A workspace may begin like another one.
-func under(b *bbolt.Bucket, binding []byte, tail int, fn func(key, raw []byte) error) error {
+func decodeFill(raw []byte) (n uint64, f api.Fill, err error) {
+	if err := decode("fill", raw, seqBytes, &f); err != nil {
+		return 0, f, err
+	}
+	return binary.BigEndian.Uint64(raw), f, nil
+}
+
+// under calls fn for the entries of a binding in the order of their keys. No part of
+// a key holds a NUL, so that a workspace which begins like this one is not met.
+func under(b *bbolt.Bucket, binding []byte, fn func(raw []byte) error) error {
 	prefix := append(slices.Clone(binding), 0)
 	c := b.Cursor()
 	for key, raw := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, raw = c.Next() {
-		if len(key) != len(prefix)+tail {
-			continue
-		}
-		if err := fn(key, raw); err != nil {
+		if err := fn(raw); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// digestTail is how many bytes of a digest's key follow its binding's.
-const digestTail = 8
+// digestKey is where a generation of a binding's digest stands.
+func digestKey(binding []byte, generation int) []byte {
+	return binary.BigEndian.AppendUint64(append(slices.Clone(binding), 0), uint64(generation))
+}
 
 // PutDigest implements store.Store.
 func (s *Store) PutDigest(ctx context.Context, k store.BindingKey, d store.Digest) error {
@@ -134,21 +140,29 @@ func (s *Store) PutDigest(ctx context.Context, k store.BindingKey, d store.Diges
 	if err != nil {
 		return err
 	}
-	key = binary.BigEndian.AppendUint64(append(key, 0), uint64(d.Generation))
+	at := digestKey(key, d.Generation)
 	return s.write(ctx, func(tx *bbolt.Tx) error {
-		digests := bucket(tx, bucketDigests)
-		if raw := digests.Get(key); raw != nil {
-			var old store.Digest
-			if err := decode("digest", raw, 0, &old); err != nil {
-				return err
-			}
-			if old.Task != d.Task {
-				return refuse(fmt.Errorf("digest %d: %w", d.Generation, store.ErrExists))
-			}
-			return nil
+		if bucket(tx, bucketBindings).Get(key) == nil {
+			return refuse(fmt.Errorf("digest of %s to %s %s: binding: %w", k.Controller, k.Target, k.Workspace, store.ErrNotFound))
 		}
-		return digests.Put(key, record)
+		digests := bucket(tx, bucketDigests)
+		raw := digests.Get(at)
+		if raw == nil {
+			return digests.Put(at, record)
+		}
+		old, err := decodeDigest(raw)
+		switch {
+		case err != nil:
+			return err
+		case old.Task != d.Task:
+			return refuse(fmt.Errorf("digest %d of %s: %w", d.Generation, old.Task, store.ErrExists))
+		}
+		return nil
 	})
+}
+
+func decodeDigest(raw []byte) (d store.Digest, err error) {
+	return d, decode("digest", raw, 0, &d)
 }
 
 // Digests implements store.Store.
@@ -158,14 +172,14 @@ func (s *Store) Digests(ctx context.Context, k store.BindingKey) (all []store.Di
 		return nil, err
 	}
 	err = s.read(ctx, func(tx *bbolt.Tx) error {
-		return under(bucket(tx, bucketDigests), key, digestTail, func(_, raw []byte) error {
-			var d store.Digest
-			if err := decode("digest", raw, 0, &d); err != nil {
-				return err
-			}
+		return under(bucket(tx, bucketDigests), key, func(raw []byte) error {
+			d, err := decodeDigest(raw)
 			all = append(all, d)
-			return nil
+			return err
 		})
 	})
-	return all, err
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }

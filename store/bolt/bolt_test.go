@@ -1,6 +1,7 @@
 package bolt_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,7 +13,13 @@ import (
 	"opencode-mesh/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(talkerEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, talk(dir))
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // config is that of a store in a directory of the test. Without a ballast, which
 // would be written anew for each of many stores.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
+	"opencode-mesh/store"
 	"opencode-mesh/store/boltdb"
 )
 
@@ -28,7 +30,7 @@ func (c *checker) report(format string, args ...any) {
 // check looks at everything.
 func (c *checker) check() {
 	for _, name := range buckets {
-		if bucket(c.tx, name) == nil {
+		if bucket(c.tx, name) == nil && !slices.Contains(addedBuckets, name) {
 			c.report("%s: bucket is missing", name)
 		}
 	}
@@ -42,14 +44,19 @@ func (c *checker) check() {
 	c.credentials()
 	c.tasks()
 	c.parts()
+	c.bindings()
 	c.others()
 }
 
 // each calls fn for every record of a bucket, reports its error, and returns the
 // number of records. show makes a key readable.
 func (c *checker) each(name string, show func([]byte) string, fn func(key, raw []byte) error) (n int) {
-	b := bucket(c.tx, name).Cursor()
-	for key, raw := b.First(); key != nil; key, raw = b.Next() {
+	b := bucket(c.tx, name)
+	if b == nil {
+		return 0
+	}
+	cursor := b.Cursor()
+	for key, raw := cursor.First(); key != nil; key, raw = cursor.Next() {
 		n++
 		if err := fn(key, raw); err != nil {
 			c.report("%s %s: %v", name, show(key), err)
@@ -187,14 +194,9 @@ func (c *checker) tombstones() (n int) {
 	return n
 }
 
-// others checks the records without an index.
-func (c *checker) others() {
-	c.each(bucketSettings, quoted, func(_, raw []byte) error {
-		if revOf(raw) == 0 {
-			return fmt.Errorf("no revision")
-		}
-		return nil
-	})
+// bindings checks the bindings with what is kept beside them.
+func (c *checker) bindings() {
+	stored := make(map[string]uint64) // fills that were ever stored, by binding
 	c.each(bucketBindings, quoted, func(key, raw []byte) error {
 		b, err := decodeBinding(raw)
 		if err != nil {
@@ -202,6 +204,55 @@ func (c *checker) others() {
 		}
 		if want, err := bindingKey(b.BindingKey); err != nil || !bytes.Equal(want, key) {
 			return fmt.Errorf("the binding is of %q", want)
+		}
+		stored[string(key)] = b.Fills
+		return nil
+	})
+	kept := make(map[string]uint64) // fills that are there
+	c.each(bucketFills, quoted, func(key, raw []byte) error {
+		n, _, err := decodeFill(raw)
+		if err != nil {
+			return err
+		}
+		binding := key[:max(0, len(key)-len(fillKey(nil, 0)))]
+		count, found := stored[string(binding)]
+		switch {
+		case !bytes.Equal(key, fillKey(binding, n)):
+			return fmt.Errorf("fill %d is in the wrong slot", n)
+		case !found:
+			return fmt.Errorf("fill of no binding")
+		case n >= count:
+			return fmt.Errorf("fill %d of a binding that counts %d", n, count)
+		}
+		kept[string(binding)]++
+		return nil
+	})
+	for binding, n := range stored {
+		if want := min(n, store.MaxFills); kept[binding] != want {
+			c.report("%s: %d fills of binding %q, which counts %d", bucketFills, kept[binding], binding, n)
+		}
+	}
+	c.each(bucketDigests, quoted, func(key, raw []byte) error {
+		d, err := decodeDigest(raw)
+		if err != nil {
+			return err
+		}
+		binding := key[:max(0, len(key)-len(digestKey(nil, 0)))]
+		if !bytes.Equal(key, digestKey(binding, d.Generation)) {
+			return fmt.Errorf("the digest is of generation %d", d.Generation)
+		}
+		if _, found := stored[string(binding)]; !found {
+			return fmt.Errorf("digest of no binding")
+		}
+		return nil
+	})
+}
+
+// others checks the records without an index.
+func (c *checker) others() {
+	c.each(bucketSettings, quoted, func(_, raw []byte) error {
+		if revOf(raw) == 0 {
+			return fmt.Errorf("no revision")
 		}
 		return nil
 	})

@@ -284,6 +284,16 @@ func TestCheckFindsWhatIsWrongWithRecords(t *testing.T) {
 		"setting without a revision": {putRaw("settings", "key", "x"), "settings \"key\": no revision"},
 		"unreadable binding":         {garble("bindings"), "bindings "},
 		"binding of another key":     {first("bindings", func(_, v []byte) ([]byte, []byte) { return []byte("x\x00y\x00"), v }), "the binding is of"},
+		"unreadable fill":            {garble("fills"), "fills "},
+		"fill of no binding":         {drop("bindings"), "fill of no binding"},
+		"fill in another slot":       {first("fills", func(k, v []byte) ([]byte, []byte) { k[len(k)-1] ^= 1; return k, v }), "fill 0 is in the wrong slot"},
+		"fill with a short key":      {putRaw("fills", "c", "\x00\x00\x00\x00\x00\x00\x00\x00{}"), "fill 0 is in the wrong slot"},
+		"fill that nobody counted":   {putRaw("fills", "c\x00n\x00\x00\x00\x02", "\x00\x00\x00\x00\x00\x00\x00\x02{}"), "fill 2 of a binding that counts 2"},
+		"fill that is missing":       {drop("fills"), "fills: 1 fills of binding \"c\\x00n\\x00\", which counts 2"},
+		"unreadable digest":          {garble("digests"), "digests "},
+		"digest of no binding":       {drop("bindings"), "digest of no binding"},
+		"digest of another":          {first("digests", func(k, v []byte) ([]byte, []byte) { k[len(k)-1] ^= 2; return k, v }), "the digest is of generation 1"},
+		"digest with a short key":    {putRaw("digests", "c", "{}"), "the digest is of generation 0"},
 		"unreadable node record":     {garble("nodes"), "nodes \"id-alpha\": "},
 		"node record of another":     {first("nodes", func(_, v []byte) ([]byte, []byte) { return []byte("id-x"), v }), "the node record is of"},
 		"unreadable audit entry":     {garble("audit"), "audit 1: "},
@@ -323,10 +333,12 @@ func furnish(t *testing.T, s *bolt.Store) {
 	settle(t, s, made[2], start)
 	_, errPrune := s.Prune(t.Context(), store.Retention{Before: start.Add(1), TombstonesUntil: start.Add(time.Hour)}, 10)
 	_, errSet := s.PutSetting(t.Context(), "key", []byte("x"), 0)
-	_, errBind := s.PutBinding(t.Context(), store.Binding{BindingKey: store.BindingKey{Controller: "c", Target: "n"}})
+	key := store.BindingKey{Controller: "c", Target: "n"}
+	_, errBind := s.PutBinding(t.Context(), store.Binding{BindingKey: key}, api.Fill{}, api.Fill{})
+	errDigest := s.PutDigest(t.Context(), key, store.Digest{Digest: api.Digest{Generation: 1, Task: "a"}})
 	_, errNode := s.PutNodeRecord(t.Context(), store.NodeRecord{IdentityID: "id-alpha"})
 	errAudit := s.AppendAudit(t.Context(), api.AuditEntry{Action: "x"})
-	if err := errors.Join(errPrune, errSet, errBind, errNode, errAudit); err != nil {
+	if err := errors.Join(errPrune, errSet, errBind, errDigest, errNode, errAudit); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,7 +59,8 @@ func checkRev(b *bbolt.Bucket, key []byte, rev store.Rev) error {
 
 // bindingKey is a binding's key; the workspace may be empty.
 func bindingKey(k store.BindingKey) ([]byte, error) {
-	err := errors.Join(checkID("controller of binding", k.Controller), checkID("target of binding", k.Target))
+	err := errors.Join(checkID("controller of binding", k.Controller), checkID("target of binding", k.Target),
+		checkText("workspace of binding", k.Workspace))
 	return joinKey(k.Controller, k.Target, k.Workspace), err
 }
 

@@ -9,6 +9,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.etcd.io/bbolt"
 
@@ -47,13 +48,16 @@ const (
 	bucketAudit    = "audit"    // seq → JSON
 )
 
-// buckets are all of the above; logBuckets those with keys that only grow.
+// buckets are all of the above; logBuckets those with keys that only grow;
+// addedBuckets came after the first release, so that a file which no hub of today
+// has opened may be without them.
 var (
 	buckets = []string{
 		bucketInfo, bucketSettings, bucketIdentities, bucketNames, bucketCredentials, bucketCredentialIDs, bucketIssued,
 		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketFills, bucketDigests, bucketNodes, bucketAudit,
 	}
-	logBuckets = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit}
+	logBuckets   = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit}
+	addedBuckets = []string{bucketFills, bucketDigests}
 )
 
 const (
@@ -90,11 +94,20 @@ func joinKey(parts ...string) []byte { return []byte(strings.Join(parts, "\x00")
 
 // checkID refuses what cannot be part of a key.
 func checkID(what, id string) error {
-	switch {
-	case id == "":
+	if id == "" {
 		return fmt.Errorf("bolt: %s is empty", what)
-	case strings.IndexByte(id, 0) >= 0:
+	}
+	return checkText(what, id)
+}
+
+// checkText refuses what would end a part of a key early, or would not be the same
+// in a record's JSON.
+func checkText(what, s string) error {
+	switch {
+	case strings.IndexByte(s, 0) >= 0:
 		return fmt.Errorf("bolt: %s holds a NUL", what)
+	case !utf8.ValidString(s):
+		return fmt.Errorf("bolt: %s is not valid UTF-8", what)
 	}
 	return nil
 }

@@ -19,11 +19,13 @@ type call struct {
 }
 
 // calls returns all methods that take a context, ready for a store that holds the
-// task "a", the identity alpha, the credential cred-1 and the binding of c to n.
+// task "a", the identity alpha, the credential cred-1 and the binding of c to n with
+// a fill and a digest.
 func calls(t *testing.T, s store.Store) []call {
 	task := createOne(t, s, "a")
 	alpha := join(t, s, "alpha", "id-1", "cred-1")
-	bound := put(t, s, binding("c", "n", ""))
+	bound := putFills(t, s, binding("c", "n", ""), fillAt(1))
+	ok(t, s.PutDigest(t.Context(), bound.BindingKey, digest(1, "a")))
 	beta, gamma := identity("beta", "id-2"), identity("alpha", "id-3")
 	return []call{
 		{"PutSetting", func(ctx context.Context, s store.Store) error {
@@ -54,8 +56,11 @@ func calls(t *testing.T, s store.Store) []call {
 			return err
 		}},
 		{"PutBinding", func(ctx context.Context, s store.Store) error {
-			_, err := s.PutBinding(ctx, bound)
+			_, err := s.PutBinding(ctx, bound, fillAt(2))
 			return err
+		}},
+		{"PutDigest", func(ctx context.Context, s store.Store) error {
+			return s.PutDigest(ctx, bound.BindingKey, digest(2, "a"))
 		}},
 		{"PutNodeRecord", func(ctx context.Context, s store.Store) error {
 			_, err := s.PutNodeRecord(ctx, store.NodeRecord{IdentityID: "id-1"})
@@ -115,6 +120,14 @@ func calls(t *testing.T, s store.Store) []call {
 			_, err := s.Bindings(ctx, "", "")
 			return err
 		}},
+		{"Fills", func(ctx context.Context, s store.Store) error {
+			_, err := s.Fills(ctx, bound.BindingKey)
+			return err
+		}},
+		{"Digests", func(ctx context.Context, s store.Store) error {
+			_, err := s.Digests(ctx, bound.BindingKey)
+			return err
+		}},
 		{"NodeRecord", func(ctx context.Context, s store.Store) error {
 			_, err := s.NodeRecord(ctx, "id-1")
 			return err
@@ -140,6 +153,8 @@ type picture struct {
 	Identities  []store.Identity
 	Credentials []store.Credential
 	Bindings    []store.Binding
+	Fills       [][]api.Fill
+	Digests     [][]store.Digest
 	Nodes       []store.NodeRecord
 	Audit       []api.AuditEntry
 }
@@ -156,6 +171,13 @@ func look(t *testing.T, s store.Store) (p picture) {
 	add(err)
 	p.Bindings, err = s.Bindings(t.Context(), "", "")
 	add(err)
+	for _, b := range p.Bindings {
+		fills, err := s.Fills(t.Context(), b.BindingKey)
+		add(err)
+		digests, err := s.Digests(t.Context(), b.BindingKey)
+		add(err)
+		p.Fills, p.Digests = append(p.Fills, fills), append(p.Digests, digests)
+	}
 	p.Nodes, err = s.NodeRecords(t.Context())
 	add(err)
 	p.Audit, err = s.Audit(t.Context(), 0, 100)

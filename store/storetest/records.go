@@ -73,12 +73,12 @@ var recordContracts = []contract{
 	{"every field of a binding comes back as it was stored", func(t *testing.T, s store.Store) {
 		var full store.Binding
 		fill(&full)
-		full.Rev = 0
-		got := put(t, s, full)
+		full.Rev, full.Fills = 0, 0
+		got := putFills(t, s, full, fillAt(1))
 		if got.Rev == 0 {
 			t.Fatal("no revision")
 		}
-		full.Rev = got.Rev
+		full.Rev, full.Fills = got.Rev, 1
 		same(t, got, full)
 		read, err := s.Binding(t.Context(), full.BindingKey)
 		ok(t, err)

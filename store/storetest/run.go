@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"identities", identityContracts},
 		{"credentials", credentialContracts},
 		{"records", recordContracts},
+		{"bindings", bindingContracts},
 		{"concurrency", concurrencyContracts},
 		{"life", lifeContracts},
 	} {
