@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Directives, found anywhere in the newest user message. Those that take a text
-// take it to the end of the line.
+// Directives, found anywhere in the newest user message, or given by Direct. Those
+// that take a text take it to the end of the line.
 //
 //	FAIL:code[:times]      answer HTTP code; with times, only the first so many
 //	                       calls that carry exactly this user message fail
@@ -23,11 +23,12 @@ import (
 //	                       there, reply "tool output: …" and the normal reply
 //	TOOLNAME:n TOOLARGS:j  the same for any tool, with JSON arguments
 //	USAGE:p,c[,cached[,r]] report these token counts
-//	REPLY:text             reply exactly this (\n makes a line) instead of the
-//	                       normal reply
+//	REPLY:text             reply exactly this (\n makes a line; {task} and {gen} are
+//	                       those of the message) instead of the normal reply
 //	LONG:n                 n KiB of filler before the reply
 //	REASON:text            stream this as reasoning first
 //	FINISH:reason          report this finish reason
+//	FACTS:one | two        the facts of a digest block
 //
 // The normal reply is a digest block when the message asks for one, a question
 // block when it has the word ASK, a result block when it is a mesh envelope, and
@@ -47,6 +48,7 @@ var (
 	reLong     = regexp.MustCompile(`\bLONG:(\d+)`)
 	reReason   = regexp.MustCompile(`\bREASON:(.+)`)
 	reFinish   = regexp.MustCompile(`\bFINISH:([a-z_]+)`)
+	reFacts    = regexp.MustCompile(`\bFACTS:(.+)`)
 
 	reAsk    = regexp.MustCompile(`\bASK\b`)
 	reDigest = regexp.MustCompile(`(?i)\bdigest\b`)
@@ -115,12 +117,13 @@ func (s *Server) plan(in input) plan {
 		return p
 	}
 
-	if m := reFail.FindStringSubmatch(in.user); m != nil && s.failNow(in.user, atoi(m[2])) {
+	orders := s.orders(in.user)
+	if m := reFail.FindStringSubmatch(orders); m != nil && s.failNow(in.user, atoi(m[2])) {
 		p.status = atoi(m[1])
 		p.tags = append(p.tags, "FAIL:"+m[1])
 	}
 	flag := func(re *regexp.Regexp, tag string) bool {
-		if !re.MatchString(in.user) {
+		if !re.MatchString(orders) {
 			return false
 		}
 		p.tags = append(p.tags, tag)
@@ -129,39 +132,42 @@ func (s *Server) plan(in input) plan {
 	p.overflow = flag(reOverflow, "OVERFLOW")
 	p.cutoff = flag(reCutoff, "FAILSTREAM")
 	p.hang = flag(reHang, "HANG")
-	if p.gate = text(reGate, in.user); p.gate != "" {
+	if p.gate = text(reGate, orders); p.gate != "" {
 		p.tags = append(p.tags, "GATE:"+p.gate)
 	}
-	p.delay = min(time.Duration(atoi(text(reDelay, in.user)))*time.Millisecond, maxPause)
-	if m := text(reSlow, in.user); m != "" {
+	p.delay = min(time.Duration(atoi(text(reDelay, orders)))*time.Millisecond, maxPause)
+	if m := text(reSlow, orders); m != "" {
 		seconds, _ := strconv.ParseFloat(m, 64) // the pattern admits numbers only
 		p.slow = min(time.Duration(seconds*float64(time.Second)), maxPause)
 		p.tags = append(p.tags, "SLOW")
 	}
-	if m := text(reFinish, in.user); m != "" {
+	if m := text(reFinish, orders); m != "" {
 		p.finish = m
 	}
-	p.reasoning = text(reReason, in.user)
+	p.reasoning = text(reReason, orders)
 	if !in.hasResult {
-		p.tool = wantedTool(in.user)
+		p.tool = wantedTool(orders)
 	}
 	if p.tool != nil {
 		p.tags = append(p.tags, "TOOL:"+p.tool.name)
 		p.finish = "tool_calls"
 		p.reply = "calling tool " + p.tool.name
 	} else {
-		p.reply = replyTo(in)
+		p.reply = replyTo(in, orders)
 	}
 	p.usage = countTokens(in.system, in.user, p.reply)
+	if m := reUsage.FindStringSubmatch(orders); m != nil {
+		p.usage = usage{atoi(m[1]), atoi(m[2]), atoi(m[3]), atoi(m[4])}
+	}
 	return p
 }
 
 // wantedTool reads TOOL and TOOLNAME; nil when there is neither.
-func wantedTool(user string) *toolCall {
-	if m := reToolAny.FindStringSubmatch(user); m != nil {
+func wantedTool(orders string) *toolCall {
+	if m := reToolAny.FindStringSubmatch(orders); m != nil {
 		return &toolCall{name: m[1], args: strings.TrimSpace(m[2])}
 	}
-	command := text(reTool, user)
+	command := text(reTool, orders)
 	if command == "" {
 		return nil
 	}
@@ -171,23 +177,27 @@ func wantedTool(user string) *toolCall {
 }
 
 // replyTo is the text of the reply when no tool is called.
-func replyTo(in input) string {
+func replyTo(in input, orders string) string {
 	task := text(reTask, in.user)
 	if task == "" {
 		task = "unknown"
 	}
+	gen := text(reGen, in.user)
+	if gen == "" {
+		gen = "1"
+	}
 	var body string
 	switch {
-	case reReply.MatchString(in.user):
-		body = strings.ReplaceAll(text(reReply, in.user), `\n`, "\n")
+	case reReply.MatchString(orders):
+		body = strings.NewReplacer(`\n`, "\n", "{task}", task, "{gen}", gen).Replace(text(reReply, orders))
 	case strings.Contains(in.user, digestRequest) || reDigest.MatchString(in.user):
-		gen := text(reGen, in.user)
-		if gen == "" {
-			gen = "1"
+		facts := text(reFacts, orders)
+		if facts == "" {
+			facts = "stub fact one | stub fact two"
 		}
 		body = strings.Join([]string{"[opencode-mesh-digest v1]", "task: " + task, "gen: " + gen, "facts:",
-			"- stub fact one", "- stub fact two", "pending: none", "refs: none", "[/opencode-mesh-digest]"}, "\n")
-	case reAsk.MatchString(in.user):
+			"- " + strings.ReplaceAll(facts, " | ", "\n- "), "pending: none", "refs: none", "[/opencode-mesh-digest]"}, "\n")
+	case reAsk.MatchString(orders):
 		body = strings.Join([]string{"[opencode-mesh-question v1]", "task: " + task,
 			"question: which branch should I use?", "options: main | develop", "[/opencode-mesh-question]"}, "\n")
 	case strings.Contains(in.user, envelopeMarker):
@@ -199,18 +209,15 @@ func replyTo(in input) string {
 	if in.hasResult {
 		body = "tool output: " + cut(in.result, echoed) + "\n" + body
 	}
-	if n := min(atoi(text(reLong, in.user)), maxLong); n > 0 {
+	if n := min(atoi(text(reLong, orders)), maxLong); n > 0 {
 		const word = "filler "
 		body = strings.Repeat(word, (n*1024+len(word)-1)/len(word)) + "\n" + body
 	}
 	return body
 }
 
-// countTokens takes USAGE from the user's text, else four bytes for a token.
+// countTokens takes four bytes for a token.
 func countTokens(system, user, reply string) usage {
-	if m := reUsage.FindStringSubmatch(user); m != nil {
-		return usage{atoi(m[1]), atoi(m[2]), atoi(m[3]), atoi(m[4])}
-	}
 	return usage{prompt: (len(system) + len(user) + 3) / 4, completion: max(1, (len(reply)+3)/4)}
 }
 

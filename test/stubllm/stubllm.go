@@ -3,7 +3,8 @@
 //
 // What it answers depends on the newest user message of a request alone (and on
 // whether a tool result follows it): directives in that text make it fail, hang,
-// call a tool or be slow; see directives.go. Every request is recorded, and a
+// call a tool or be slow; see directives.go. For texts that a test does not write
+// itself it gives the directives with Direct. Every request is recorded, and a
 // test waits for one with WaitFor, or holds one at a gate, instead of sleeping.
 //
 // It serves POST /v1/chat/completions (streamed or not), GET /v1/models, GET
@@ -32,7 +33,7 @@ const (
 	// maxBody is the largest request body read, in bytes: a whole conversation.
 	maxBody = 64 << 20
 	// maxUser is how much of a user message is kept in the record, in bytes.
-	maxUser = 4096
+	maxUser = 32 << 10
 )
 
 // The kinds of request that an agent makes.
@@ -55,7 +56,7 @@ type Request struct {
 	Tools      []string `json:"tools,omitempty"` // names of the tools offered
 	Messages   int      `json:"messages"`
 	System     string   `json:"system"`
-	User       string   `json:"user"` // the newest user message, cut to 4 KiB
+	User       string   `json:"user"` // the newest user message, cut to 32 KiB
 	// Ended says that the request is over; Aborted that its client went away
 	// before that.
 	Ended   bool `json:"ended"`
@@ -76,6 +77,7 @@ type Server struct {
 	inflight int
 	fails    map[string]int           // how often each user text failed already
 	gates    map[string]chan struct{} // closed when opened
+	directed []*direction             // oldest first
 	changed  chan struct{}            // closed and replaced whenever a record changed
 }
 

@@ -141,7 +141,9 @@ func TestReplies(t *testing.T) {
 		{"a question block to ASK", envelope + "ASK me", "[opencode-mesh-question v1]\ntask: a-1-xyzw\nquestion: "},
 		{"no question to a word that contains it", "TASK", "stub echo: TASK"},
 		{"a digest with its generation", "task: t\ngen: 4\nmake a digest", "[opencode-mesh-digest v1]\ntask: t\ngen: 4\nfacts:\n- "},
+		{"a digest with given facts", "task: t\ngen: 2\ndigest FACTS:one | two", "gen: 2\nfacts:\n- one\n- two\npending: none\n"},
 		{"REPLY word for word", `x REPLY:one\ntwo`, "one\ntwo"},
+		{"REPLY with the task and the generation", "task: a-1-xyzw\n" + `REPLY:task: {task}\ngen: {gen}`, "task: a-1-xyzw\ngen: 1"},
 		{"SLOW ticks first", "SLOW:0.01", "tick 0\nstub echo: SLOW:0.01"},
 		{"LONG filler first", "LONG:2 REPLY:end", "filler \nend"},
 	} {
@@ -191,6 +193,29 @@ func TestReplies(t *testing.T) {
 			t.Errorf("%d title requests on record", n)
 		}
 	})
+}
+
+func TestDirectReplacesTheDirectivesOfTheText(t *testing.T) {
+	s := stubllm.Start(t)
+	digests := func(user string) bool { return strings.Contains(user, "digest") }
+	stopFirst := s.Direct(digests, "FACTS:first")
+	stopSecond := s.Direct(digests, "FACTS:second USAGE:7,1")
+	request := user("task: t\ngen: 2\nthe digest, please FAIL:500 FACTS:own")
+	got := ask(t, s, true, request)
+	if !strings.Contains(got.text, "task: t\ngen: 2\nfacts:\n- second") || got.usage["total_tokens"] != 8.0 {
+		t.Errorf("got %+v", got)
+	}
+	if got := ask(t, s, true, user("hello")); got.text != "stub echo: hello" {
+		t.Errorf("another text: %+v", got)
+	}
+	stopSecond()
+	if got := ask(t, s, true, request); !strings.Contains(got.text, "- first\n") {
+		t.Errorf("after the newer stopped: %+v", got)
+	}
+	stopFirst()
+	if got := ask(t, s, true, request); got.status != 500 {
+		t.Errorf("after both stopped: %+v", got)
+	}
 }
 
 func TestFailures(t *testing.T) {
