@@ -314,13 +314,15 @@ func (n *Node) Run(args ...string) Output {
 // Ctl is a controller: meshctl with a login of its own.
 type Ctl struct {
 	f   *Fleet
+	dir string // of the login
 	env []string
 }
 
 // Ctl logs a controller in.
 func (f *Fleet) Ctl(name string, args ...string) *Ctl {
 	f.TB.Helper()
-	c := &Ctl{f: f, env: environment("MESH_DIR="+filepath.Join(f.Dir, "ctl-"+name), "MESH_PASSWORD="+Password)}
+	c := &Ctl{f: f, dir: filepath.Join(f.Dir, "ctl-"+name)}
+	c.env = environment("MESH_DIR="+c.dir, "MESH_PASSWORD="+Password)
 	if out := c.Run(append([]string{"login", f.Hub.Link, "--as", name}, args...)...); out.Code != 0 {
 		f.TB.Fatalf("login of %s: %+v", name, out)
 	}
@@ -344,6 +346,22 @@ func (c *Ctl) RunStdin(stdin string, args ...string) Output {
 	c.f.TB.Helper()
 	return run(c.f.TB, c.env, stdin, Bin(c.f.TB, "meshctl"), args...)
 }
+
+// Running is a command that runs beside the test.
+type Running struct {
+	*process
+	out *logBuffer
+}
+
+// Start starts meshctl; it ends with the test at the latest.
+func (c *Ctl) Start(args ...string) *Running {
+	c.f.TB.Helper()
+	out := &logBuffer{}
+	return &Running{spawn(c.f.TB, "meshctl "+args[0], c.env, out, Bin(c.f.TB, "meshctl"), args...), out}
+}
+
+// Output is what it wrote to stdout so far.
+func (r *Running) Output() string { return r.out.String() }
 
 // Dispatch runs meshctl dispatch --json and returns the tasks.
 func (c *Ctl) Dispatch(args ...string) ([]api.Task, Output) {

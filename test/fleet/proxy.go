@@ -17,6 +17,8 @@ type Proxy struct {
 	frozen chan struct{} // closed while bytes pass
 	conns  []net.Conn
 	dials  int
+	left   int64 // bytes until all connections are cut; 0: never
+	cuts   int
 	wg     sync.WaitGroup
 }
 
@@ -77,6 +79,7 @@ func (p *Proxy) copy(dst, src net.Conn) {
 			if _, werr := dst.Write(buf[:n]); werr != nil {
 				err = werr
 			}
+			p.passed(int64(n))
 		}
 		if err != nil {
 			_ = dst.Close()
@@ -84,6 +87,37 @@ func (p *Proxy) copy(dst, src net.Conn) {
 			return
 		}
 	}
+}
+
+// passed counts bytes and cuts the connections when it is time.
+func (p *Proxy) passed(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left == 0 {
+		return
+	}
+	if p.left = max(0, p.left-n); p.left > 0 {
+		return
+	}
+	p.cuts++
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+// CutAfter closes all connections, once, after so many more bytes have passed.
+func (p *Proxy) CutAfter(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.left = n
+}
+
+// Cuts is how often that happened.
+func (p *Proxy) Cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cuts
 }
 
 // Freeze stops passing bytes; what is open stays open.
