@@ -132,7 +132,8 @@ func (s *Server) welcome(ctx context.Context, l *link, h api.Hello) (err error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.over {
-		l.work.Go(func() { s.attach(l, relay.Link{Identity: id, Node: l.client, Hello: h}) })
+		rl := relay.Link{Identity: id, Node: l.conn.Client, Hello: h}
+		l.work.Go(func() { s.attach(l, rl) })
 	}
 	return nil
 }
@@ -143,11 +144,11 @@ var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
 // register gives the link its name among the connected nodes; superseded says that
 // another process had it.
 func (s *Server) register(l *link, h api.Hello, now time.Time) (superseded bool, err error) {
-	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Instance: h.Instance, Journal: h.JournalID, Since: now}
+	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Client: registry.NewClient(l.session), Instance: h.Instance, Journal: h.JournalID, Since: now}
 	l.mu.Lock()
 	over := l.over
 	if !over {
-		l.conn, l.client = c, registry.NewClient(l.session)
+		l.conn = c
 	}
 	l.mu.Unlock()
 	if over {

@@ -25,10 +25,9 @@ type link struct {
 
 	// mu guards the following fields.
 	mu       sync.Mutex
-	greeting bool             // a hello is being looked at, or was taken
-	conn     *registry.Conn   // after the hello
-	client   *registry.Client // calls the node
-	detach   func()           // after the relay has taken it up
+	greeting bool           // a hello is being looked at, or was taken
+	conn     *registry.Conn // after the hello
+	detach   func()         // after the relay has taken it up
 	over     bool
 	work     sync.WaitGroup // hands the node to the relay; begun while it is not over
 }
@@ -142,13 +141,13 @@ func (s *Server) left(l *link) {
 	l.mu.Unlock()
 	l.work.Wait()
 	l.mu.Lock()
-	c, client, detach := l.conn, l.client, l.detach
+	c, detach := l.conn, l.detach
 	l.mu.Unlock()
 	if detach != nil {
 		detach()
 	}
 	if c != nil {
-		client.Close()
+		c.Client.Close()
 		s.depart(l, c)
 	}
 }

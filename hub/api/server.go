@@ -58,6 +58,9 @@ type Config struct {
 	// EventTimeout is how long one event of a stream may take to be written; 0 means
 	// eventWriteLimit.
 	EventTimeout time.Duration
+	// ArtifactStall is how long a file that is passed on may stand still, at the node
+	// or at the client; 0 means artifactStall.
+	ArtifactStall time.Duration
 }
 
 // Server holds the handlers. Close ends every stream and tunnel.
@@ -81,6 +84,9 @@ func New(cfg Config) *Server {
 	}
 	if cfg.EventTimeout == 0 {
 		cfg.EventTimeout = eventWriteLimit
+	}
+	if cfg.ArtifactStall == 0 {
+		cfg.ArtifactStall = artifactStall
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
 	s.cfg.Tunnel.Inbox = s.inbox
@@ -182,6 +188,8 @@ func (s *Server) controllerRoutes(r chi.Router) {
 	r.Post("/tasks/{id}/answer", s.answer)
 	r.Post("/tasks/{id}/retry", s.retry)
 	r.Get("/tasks/{id}/events", s.taskEvents)
+	r.Get("/tasks/{id}/artifacts", s.artifacts)
+	r.Get("/tasks/{id}/artifacts/file", s.artifact)
 	r.Post("/envelopes", s.envelope)
 	r.Get("/events", s.events)
 }

@@ -21,6 +21,9 @@ const (
 	idleStreamLimit = 90 * time.Second
 )
 
+// maxRefusal is how much of a refusal is read, in bytes, where a file was expected.
+const maxRefusal = 64 << 10
+
 // Client calls a node's interface through its tunnel. Safe for concurrent use.
 type Client struct{ hc *http.Client }
 
@@ -59,6 +62,39 @@ func (c *Client) Reconcile(ctx context.Context, q api.Reconcile) (a api.Reconcil
 func (c *Client) Answer(ctx context.Context, a api.Reply) (rc api.Receipt, err error) {
 	err = c.call(ctx, http.MethodPost, "/v1/tasks/"+url.PathEscape(a.Task)+"/answer", a, &rc)
 	return rc, err
+}
+
+// passed are the headers of a request for a file that its node gets.
+var passed = []string{"Range", "If-Range"}
+
+// Artifact opens a file of a workspace, or the part of it that header asks for; the
+// caller closes the answer's body, which comes as it is read. The status is 200, 206
+// or 416; what else the node answers is an *api.Error.
+func (c *Client) Artifact(ctx context.Context, workspace, path string, header http.Header) (*http.Response, error) {
+	q := url.Values{"workspace": {workspace}, "path": {path}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/v1/artifacts?"+q.Encode(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range passed {
+		if v := header.Get(key); v != "" {
+			req.Header.Set(key, v)
+		}
+	}
+	resp, err := c.hc.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err != nil {
+		return nil, fmt.Errorf("read the node's answer: %w", err)
+	}
+	return nil, api.DecodeError(resp.StatusCode, answer)
 }
 
 // Alive reports whether anybody answers there at all.

@@ -18,6 +18,8 @@ import (
 type Conn struct {
 	Identity store.Identity
 	Session  *tunnel.Session
+	// Client calls the node.
+	Client *Client
 	// Instance is the random name of the node's process, Journal that of the journal
 	// it works with.
 	Instance string

@@ -24,6 +24,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Dispatch": reflect.TypeFor[api.Dispatch](), "DispatchTarget": reflect.TypeFor[api.DispatchTarget](),
 		"Dispatched": reflect.TypeFor[api.Dispatched](), "TaskPage": reflect.TypeFor[api.TaskPage](),
 		"Task": reflect.TypeFor[api.Task](), "Step": reflect.TypeFor[api.Step](), "Question": reflect.TypeFor[api.Question](),
+		"Activity": reflect.TypeFor[api.Activity](), "Artifact": reflect.TypeFor[api.Artifact](), "ArtifactList": reflect.TypeFor[api.ArtifactList](),
 		"Answer": reflect.TypeFor[api.Answer](), "Tokens": reflect.TypeFor[api.Tokens](), "TaskError": reflect.TypeFor[api.TaskError](),
 		"NodeList": reflect.TypeFor[api.NodeList](), "Node": reflect.TypeFor[api.Node](), "AgentStatus": reflect.TypeFor[api.AgentStatus](),
 		"CredentialList": reflect.TypeFor[api.CredentialList](), "Credential": reflect.TypeFor[api.Credential](),
