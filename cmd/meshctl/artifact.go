@@ -102,7 +102,7 @@ func (g *getter) one(a api.Artifact, out string) error {
 	if out == "-" {
 		return g.stream(a)
 	}
-	dir, name := ".", ""
+	var dir, name string
 	if at, err := os.Stat(out); out == "" || err == nil && at.IsDir() {
 		local, err := localPath(a.Path)
 		if err != nil {

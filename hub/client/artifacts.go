@@ -125,7 +125,7 @@ func (a *Artifact) open() error {
 			header.Set("If-Range", a.etag)
 		}
 	}
-	resp, err := a.c.send(ctx, http.MethodGet, a.path, nil, header)
+	resp, err := a.c.send(ctx, http.MethodGet, a.path, nil, header) //nolint:bodyclose // drop closes it
 	watch.Stop()
 	if err != nil {
 		end()

@@ -86,7 +86,7 @@ func TestAnArtifactIsReadOnWhereItBrokeOff(t *testing.T) {
 
 func TestAFileThatChangedIsNeverMixed(t *testing.T) {
 	for name, second := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"another version": func(w http.ResponseWriter, r *http.Request) { serve(w, r, content(100<<10)[50:], `"v2"`, -1) },
+		"another version": func(w http.ResponseWriter, r *http.Request) { serve(w, r, content(100 << 10)[50:], `"v2"`, -1) },
 		"a part of another version": func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("If-Range")
 			serve(w, r, content(100<<10), `"v2"`, -1)
