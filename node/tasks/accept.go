@@ -37,7 +37,7 @@ func (j *journal) accept(o *api.Offer, adm admission) (taken *record, rc api.Rec
 	}
 	rec := j.insert(spec{
 		Triple: o.Triple, Hash: o.Hash, Seq: o.Seq, Kind: o.Kind, Controller: o.Controller,
-		CreatedMS: o.CreatedMS, DeadlineMS: o.DeadlineMS, Mode: o.Mode, Workspace: o.Workspace,
+		CreatedMS: o.CreatedMS, DeadlineMS: o.DeadlineMS, QuestionMS: o.QuestionMS, Mode: o.Mode, Workspace: o.Workspace,
 		Binding: o.Binding, Token: o.Token, TakenMS: j.nowMS(),
 	}, fate{State: adm.state})
 	if j.textBytes+len(o.Text) <= maxTextMemory {
@@ -76,8 +76,11 @@ func (j *journal) admitNew(o *api.Offer, adm admission) error {
 		}
 	default:
 		last := hist[len(hist)-1]
+		// The next turn of a task answers a question; that of an operation is its next
+		// step, or takes back what the last one did.
+		next := last.state == api.StateQuestion || operation(o.Kind) && ended(last.state)
 		grown := last.attempt < o.Attempt && ended(last.state) ||
-			last.attempt == o.Attempt && last.turn < o.Turn && last.state == api.StateQuestion
+			last.attempt == o.Attempt && last.turn < o.Turn && next
 		if !grown {
 			return api.Errorf(api.CodeConflict, "task %s is at attempt %d turn %d (%s) here", o.Task, last.attempt, last.turn, last.state)
 		}

@@ -121,7 +121,7 @@ func TestDelivery(t *testing.T) {
 		})
 		o := g.take("t1")
 		g.result()
-		want := api.Recover{Controller: o.Controller, Hash: o.Hash, Mode: o.Mode, CreatedMS: o.CreatedMS, Text: o.Text}
+		want := api.Recover{Kind: o.Kind, Controller: o.Controller, Hash: o.Hash, Mode: o.Mode, CreatedMS: o.CreatedMS, Text: o.Text}
 		if res := g.result(); res.Recover == nil || *res.Recover != want {
 			t.Fatalf("recover %+v, want %+v", res.Recover, want)
 		}

@@ -17,11 +17,12 @@ import (
 	"opencode-mesh/protocol/mesh"
 )
 
-// Routes adds what the hub calls inside the tunnel: offers, withdrawals and the
-// reconciliation after a hello.
+// Routes adds what the hub calls inside the tunnel: offers, withdrawals, the answers
+// to what running turns ask, and the reconciliation after a hello.
 func (r *Runner) Routes(mux chi.Router) {
 	mux.Put("/v1/tasks/{id}", r.handle(r.putTask))
 	mux.Delete("/v1/tasks/{id}", r.handle(r.deleteTask))
+	mux.Post("/v1/tasks/{id}/answer", r.handle(r.postAnswer))
 	mux.Post("/v1/reconcile", r.handle(r.postReconcile))
 }
 
@@ -94,6 +95,9 @@ func (r *Runner) putTask(w http.ResponseWriter, req *http.Request) error {
 	if err := checkOffer(&o, chi.URLParam(req, "id")); err != nil {
 		return err
 	}
+	if operation(o.Kind) && !r.cfg.Agent.HasSessions() {
+		return api.Errorf(api.CodeNotSupported, "the %s agent of this node has no sessions", r.cfg.Agent.Kind())
+	}
 	if o.HubID != r.cfg.HubID {
 		return api.Errorf(api.CodeJournalMismatch, "this node belongs to another hub")
 	}
@@ -128,14 +132,18 @@ func checkOffer(o *api.Offer, id string) error {
 	switch {
 	case o.Hash == "":
 		bad = "no hash"
-	case o.Kind != api.TurnTask && o.Kind != api.TurnAnswer && o.Kind != api.TurnAssume:
+	case o.Kind != api.TurnTask && o.Kind != api.TurnAnswer && o.Kind != api.TurnAssume && !operation(o.Kind):
 		bad = fmt.Sprintf("kind %q", o.Kind)
+	case o.Kind == api.TurnResume && o.Binding.Compaction == "":
+		bad = "no compaction to resume from"
+	case o.Binding.Compaction != "" && (o.Kind != api.TurnResume && o.Kind != api.TurnDelete || !mesh.ValidTaskID(o.Binding.Compaction)):
+		bad = "a compaction that makes no sense"
 	case !mesh.Mode(o.Mode).Valid():
 		bad = fmt.Sprintf("mode %q", o.Mode)
 	case o.Controller.ID == "":
 		bad = "no controller"
-	case o.DeadlineMS < 0:
-		bad = "a negative deadline"
+	case o.DeadlineMS < 0, o.QuestionMS < 0:
+		bad = "a negative duration"
 	default:
 		return nil
 	}
@@ -165,8 +173,9 @@ func (r *Runner) current(journalID string, epoch uint64) error {
 	return nil
 }
 
-// admit is what this node's policy says to a task. An answer belongs to a task
-// that was admitted before, so that it is not held again.
+// admit is what this node's policy says to a task, which an operation on a session
+// is too. What is not the first turn belongs to one that was admitted before, so that
+// it is not held again.
 func (r *Runner) admit(o *api.Offer) admission {
 	adm := admission{state: api.StateAccepted}
 	allow := r.cfg.AcceptFrom
@@ -175,7 +184,7 @@ func (r *Runner) admit(o *api.Offer) admission {
 		adm.refuse = api.Errorf(api.CodeRefused, "this node takes no tasks (policy refuse)")
 	case len(allow) > 0 && !slices.Contains(allow, o.Controller.ID) && !slices.Contains(allow, o.Controller.Name):
 		adm.refuse = api.Errorf(api.CodeRefused, "this node takes no tasks from controller %s", o.Controller.Name)
-	case r.cfg.Policy == api.PolicyHold && o.Kind == api.TurnTask && o.Turn == 1:
+	case r.cfg.Policy == api.PolicyHold && o.Turn == 1:
 		adm.state = api.StateHeld
 	}
 	return adm

@@ -146,19 +146,21 @@ func aborted(ctx context.Context) (api.Outcome, error) {
 	}
 }
 
-// fakeHub takes results and progress.
+// fakeHub takes results, progress and questions.
 type fakeHub struct {
 	results  chan api.Result
 	progress chan api.Progress
+	asks     chan api.Ask
 
 	mu     sync.Mutex // guards the following fields
 	answer func(res api.Result) error
+	onAsk  func(api.Ask) error // nil: taken
 	stored map[api.Triple]api.Outcome
 	calls  int
 }
 
 func newHub() *fakeHub {
-	return &fakeHub{results: make(chan api.Result, 10000), progress: make(chan api.Progress, 10000), stored: map[api.Triple]api.Outcome{}}
+	return &fakeHub{results: make(chan api.Result, 10000), progress: make(chan api.Progress, 10000), asks: make(chan api.Ask, 10000), stored: map[api.Triple]api.Outcome{}}
 }
 
 // Call implements tasks.Hub.
@@ -177,6 +179,26 @@ func (h *fakeHub) Call(ctx context.Context, method, path string, in, out any) er
 		}
 		h.progress <- p
 		return ctx.Err()
+	}
+	if strings.HasSuffix(path, "/question") {
+		var ask api.Ask
+		if err := json.Unmarshal(data, &ask); err != nil {
+			return err
+		}
+		if path != "/v1/tasks/"+ask.Task+"/question" {
+			return fmt.Errorf("unexpected path %s", path)
+		}
+		h.mu.Lock()
+		decide := h.onAsk
+		h.mu.Unlock()
+		if decide != nil {
+			err = decide(ask)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		h.asks <- ask
+		return err
 	}
 	var res api.Result
 	if err := json.Unmarshal(data, &res); err != nil {
@@ -210,6 +232,13 @@ func (h *fakeHub) setAnswer(f func(api.Result) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.answer = f
+}
+
+// setAsk decides on further questions and withdrawals; nil takes all.
+func (h *fakeHub) setAsk(f func(api.Ask) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.onAsk = f
 }
 
 func (h *fakeHub) outcome(t api.Triple) (api.Outcome, bool) {
@@ -434,6 +463,24 @@ func (g *rig) withdraw(t api.Triple, reason string) (int, api.Receipt, *api.Erro
 	w := api.Withdraw{Triple: t, JournalID: g.id, Epoch: g.epoch, Reason: reason, CreatedMS: 5000}
 	status, err := g.call(http.MethodDelete, "/v1/tasks/"+t.Task, w, &rc)
 	return status, rc, err
+}
+
+// reply sends the answer to a question of a running turn.
+func (g *rig) reply(t api.Triple, question, text string) (int, *api.Error) {
+	g.t.Helper()
+	rp := api.Reply{Triple: t, JournalID: g.id, Epoch: g.epoch, Question: question, Text: text}
+	var rc api.Receipt
+	status, err := g.call(http.MethodPost, "/v1/tasks/"+t.Task+"/answer", rp, &rc)
+	if err == nil && (rc.Triple != t || rc.State != api.StateRunning) {
+		g.t.Errorf("receipt of an answer: %+v", rc)
+	}
+	return status, err
+}
+
+// asked waits for the hub to hear of a question, or of its withdrawal.
+func (g *rig) asked() api.Ask {
+	g.t.Helper()
+	return await(g.t, g.hub.asks, "a question")
 }
 
 // reconcile asks for triples.

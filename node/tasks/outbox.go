@@ -291,21 +291,26 @@ func (o *outbox) body(d *delivery) (*resultBody, error) {
 			return nil, err
 		}
 		b.Recover = &api.Recover{
-			Controller: rec.Controller, Hash: rec.Hash, Mode: rec.Mode,
+			Kind: rec.Kind, Controller: rec.Controller, Hash: rec.Hash, Mode: rec.Mode,
 			Workspace: rec.Workspace, CreatedMS: rec.CreatedMS, Text: text,
 		}
 	}
 	return b, nil
 }
 
+// backoff is the wait before a delivery is tried again.
+func (o *outbox) backoff(d *delivery, err error) time.Duration {
+	d.tries++
+	return backoff(o.cfg, d.tries-1, err)
+}
+
 // backoff doubles from RetryMin to RetryMax, jittered by half, and is never less
 // than what the hub asked for.
-func (o *outbox) backoff(d *delivery, err error) time.Duration {
-	wait := o.cfg.RetryMax
-	if d.tries < 20 {
-		wait = min(wait, o.cfg.RetryMin<<d.tries)
+func backoff(cfg Config, tries int, err error) time.Duration {
+	wait := cfg.RetryMax
+	if tries < 20 {
+		wait = min(wait, cfg.RetryMin<<tries)
 	}
-	d.tries++
 	wait = wait/2 + rand.N(wait/2+1)
 	var refused *api.Error
 	if errors.As(err, &refused) {

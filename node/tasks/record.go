@@ -18,6 +18,7 @@ type spec struct {
 	Controller api.Party   `json:"controller,omitzero"`
 	CreatedMS  int64       `json:"created_ms"`
 	DeadlineMS int64       `json:"deadline_ms,omitempty"`
+	QuestionMS int64       `json:"question_ms,omitempty"`
 	Mode       string      `json:"mode,omitempty"`
 	Workspace  string      `json:"workspace,omitempty"`
 	Binding    api.Binding `json:"binding,omitzero"`
@@ -75,12 +76,22 @@ func laneKey(s *spec, sessions bool) string {
 	if !sessions {
 		return s.Controller.ID + "/" + s.Workspace
 	}
-	return sessionKey(s.Controller.ID, s.Workspace, s.Binding.Generation)
+	return sessionKey(s)
 }
 
-// sessionKey names the session of a binding's generation.
-func sessionKey(controller, workspace string, generation uint64) string {
-	return fmt.Sprintf("%s/%s/%d", controller, workspace, generation)
+// sessionKey names the session of a binding's generation. One that a compaction
+// makes has a key of its own: it is the generation's only once the hub has bound it.
+func sessionKey(s *spec) string {
+	key := fmt.Sprintf("%s/%s/%d", s.Controller.ID, s.Workspace, s.Binding.Generation)
+	if s.Binding.Compaction != "" {
+		key += "/" + s.Binding.Compaction
+	}
+	return key
+}
+
+// operation reports whether a turn is part of an operation on a session.
+func operation(kind string) bool {
+	return kind == api.TurnDigest || kind == api.TurnResume || kind == api.TurnDelete
 }
 
 // arrivalKey is a record's key in the journal's buckets.

@@ -28,6 +28,7 @@ type Runner struct {
 	journal  *journal
 	outbox   *outbox
 	reporter *reporter
+	asks     *asks
 
 	quit     chan struct{} // closed by Stop
 	arming   chan struct{} // room for one; begins the wait of Start
@@ -67,6 +68,7 @@ func Open(cfg Config) (*Runner, error) {
 	}
 	r.outbox = newOutbox(j, cfg, r.checkDrained)
 	r.reporter = newReporter(j, cfg)
+	r.asks = newAsks(j, cfg)
 	for _, rec := range j.undelivered() {
 		r.outbox.add(rec)
 	}
@@ -115,11 +117,12 @@ func (r *Runner) begin() {
 	r.schedule()
 }
 
-// Connect gives the runner its hub, or takes it away with nil. Results that wait
-// are delivered at once.
+// Connect gives the runner its hub, or takes it away with nil. Results and questions
+// that wait are told at once.
 func (r *Runner) Connect(hub Hub) {
 	r.outbox.connect(hub)
 	r.reporter.connect(hub)
+	r.asks.connect(hub)
 }
 
 // Propose moves the journal's fencing epoch on and returns it, once it is on disk,
@@ -195,6 +198,7 @@ func (r *Runner) stop(ctx context.Context) error {
 	}
 	r.outbox.close()
 	r.reporter.close()
+	r.asks.close()
 	return errors.Join(err, r.journal.close())
 }
 
@@ -245,6 +249,7 @@ func (r *Runner) launch(rec *record, l *lane) {
 		t.cancel(agent.ErrCanceled) // withdrawn before this process began
 	}
 	r.running[rec.arrival] = t
+	r.asks.begin(t)
 	r.wg.Add(1)
 	go r.execute(t)
 }

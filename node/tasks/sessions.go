@@ -19,6 +19,9 @@ const maxSessions = 10000
 // boundEntry is the session of a binding's generation.
 type boundEntry struct {
 	api.BoundSession
+	// Compaction is the task that made it to hand over to; such a session is nobody's
+	// until the hub names it for its generation.
+	Compaction string `json:"compaction,omitempty"`
 	// MadeMS is when it was recorded, Unix milliseconds of the node's clock.
 	MadeMS int64 `json:"made_ms"`
 }
@@ -36,11 +39,15 @@ func (j *journal) loadSessions(tx *bolt.Tx) error {
 }
 
 // sessionOf returns the session that a turn enters: what this node made for the
-// generation, else what the hub named.
+// generation, else what the hub named. What is to be deleted is what the hub named,
+// if it did.
 func (j *journal) sessionOf(s *spec) string {
+	if s.Kind == api.TurnDelete && s.Binding.Session != "" {
+		return s.Binding.Session
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if e, ok := j.sessions[sessionKey(s.Controller.ID, s.Workspace, s.Binding.Generation)]; ok {
+	if e, ok := j.sessions[sessionKey(s)]; ok {
 		return e.Session
 	}
 	return s.Binding.Session
@@ -48,25 +55,86 @@ func (j *journal) sessionOf(s *spec) string {
 
 // sessionMade records which session belongs to a turn's lane.
 func (j *journal) sessionMade(s *spec, id string) error {
-	key := sessionKey(s.Controller.ID, s.Workspace, s.Binding.Generation)
-	e := boundEntry{
+	if s.Kind == api.TurnDigest || s.Kind == api.TurnDelete {
+		return fmt.Errorf("a %s turn makes no session", s.Kind)
+	}
+	key := sessionKey(s)
+	return j.changeSessions(key, j.entry(s, id), j.oldestSession(key))
+}
+
+// entry is a session of a turn's lane.
+func (j *journal) entry(s *spec, id string) *boundEntry {
+	return &boundEntry{
 		BoundSession: api.BoundSession{
 			Controller: s.Controller.ID, Workspace: s.Workspace,
 			Generation: s.Binding.Generation, Session: id,
 		},
-		MadeMS: j.nowMS(),
+		Compaction: s.Binding.Compaction,
+		MadeMS:     j.nowMS(),
 	}
-	data, err := json.Marshal(e)
-	if err != nil {
-		return err
+}
+
+// sessionUsed records, once, that a turn used the session that the hub named for its
+// generation, so that a hub that lost its bindings hears of it. The mark of a
+// compaction that made it goes.
+func (j *journal) sessionUsed(s *spec, id string) error {
+	if id == "" || id != s.Binding.Session || s.Binding.Compaction != "" {
+		return nil
 	}
-	oldest := j.oldestSession(key)
-	err = j.update(func(tx *bolt.Tx) error {
+	key := sessionKey(s)
+	j.mu.Lock()
+	_, known := j.sessions[key]
+	j.mu.Unlock()
+	if known {
+		return nil
+	}
+	gone := j.entriesOf(func(e *boundEntry) bool { return e.Session == id && e.Compaction != "" })
+	return j.changeSessions(key, j.entry(s, id), append(gone, j.oldestSession(key)...))
+}
+
+// sessionDeleted forgets a session.
+func (j *journal) sessionDeleted(id string) error {
+	if id == "" {
+		return nil
+	}
+	return j.changeSessions("", nil, j.entriesOf(func(e *boundEntry) bool { return e.Session == id }))
+}
+
+// entriesOf lists the keys of the sessions that match.
+func (j *journal) entriesOf(match func(*boundEntry) bool) []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var keys []string
+	for k, e := range j.sessions {
+		if match(&e) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// changeSessions sets the session of a key, unless e is nil, and forgets those of
+// others. It returns when that is on disk.
+func (j *journal) changeSessions(key string, e *boundEntry, gone []string) error {
+	if e == nil && len(gone) == 0 {
+		return nil
+	}
+	var data []byte
+	if e != nil {
+		var err error
+		if data, err = json.Marshal(e); err != nil {
+			return err
+		}
+	}
+	err := j.update(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte(bucketSessions))
-		if oldest != "" {
-			if err := b.Delete([]byte(oldest)); err != nil {
+		for _, k := range gone {
+			if err := b.Delete([]byte(k)); err != nil {
 				return err
 			}
+		}
+		if e == nil {
+			return nil
 		}
 		return b.Put([]byte(key), data)
 	})
@@ -75,19 +143,22 @@ func (j *journal) sessionMade(s *spec, id string) error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if oldest != "" {
-		delete(j.sessions, oldest)
+	for _, k := range gone {
+		delete(j.sessions, k)
 	}
-	j.sessions[key] = e
+	if e != nil {
+		j.sessions[key] = *e
+	}
 	return nil
 }
 
-// oldestSession names the session to forget for a new one, "" when there is room.
-func (j *journal) oldestSession(key string) string {
+// oldestSession names the session to forget for a new one of a key, none when there
+// is room.
+func (j *journal) oldestSession(key string) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if _, ok := j.sessions[key]; ok || len(j.sessions) < maxSessions {
-		return ""
+		return nil
 	}
 	oldest := ""
 	for k, e := range j.sessions {
@@ -95,15 +166,18 @@ func (j *journal) oldestSession(key string) string {
 			oldest = k
 		}
 	}
-	return oldest
+	return []string{oldest}
 }
 
-// bound lists the newest sessions for a hello, newest first.
+// bound lists the newest sessions for a hello, newest first. What a compaction made
+// is none of them: only the hub knows whether it came to its end.
 func (j *journal) bound(limit int) []api.BoundSession {
 	j.mu.Lock()
 	entries := make([]boundEntry, 0, len(j.sessions))
 	for _, e := range j.sessions {
-		entries = append(entries, e)
+		if e.Compaction == "" {
+			entries = append(entries, e)
+		}
 	}
 	j.mu.Unlock()
 	slices.SortFunc(entries, func(a, b boundEntry) int {

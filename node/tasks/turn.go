@@ -25,20 +25,21 @@ const (
 type turn struct {
 	rec    *record
 	lane   *lane
-	began  time.Time // in this process
-	ranMS  int64     // in earlier ones
+	clock  *clock // in this process
+	ranMS  int64  // in earlier ones
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
 func newTurn(rec *record, l *lane, ranMS int64) *turn {
-	t := &turn{rec: rec, lane: l, began: time.Now(), ranMS: ranMS}
+	t := &turn{rec: rec, lane: l, clock: newClock(), ranMS: ranMS}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	return t
 }
 
-// ran is how long the agent had the turn so far, in milliseconds.
-func (t *turn) ran() int64 { return t.ranMS + api.Millis(time.Since(t.began)) }
+// ran is how long the agent had the turn so far, in milliseconds. The time that a
+// question of it waited for its answer is not part of it.
+func (t *turn) ran() int64 { return t.ranMS + api.Millis(t.clock.elapsed()) }
 
 // execute runs a turn to its end, stores the outcome and has it delivered.
 func (r *Runner) execute(t *turn) {
@@ -49,13 +50,30 @@ func (r *Runner) execute(t *turn) {
 	}
 	r.reporter.begin(t)
 	out, over := r.work(t)
+	r.asks.end(t)
 	r.reporter.end(t)
 	if over {
+		r.noteSession(t.rec, &out)
 		r.settle(t, out)
 	} else {
 		r.journal.pause(t.rec, t.ran())
 	}
 	r.finish(t)
+}
+
+// noteSession keeps what the journal knows about sessions in step with a turn that
+// ended.
+func (r *Runner) noteSession(rec *record, out *api.Outcome) {
+	var err error
+	switch {
+	case rec.Kind != api.TurnDelete:
+		err = r.journal.sessionUsed(&rec.spec, out.Session)
+	case out.State == api.StateDone:
+		err = r.journal.sessionDeleted(r.journal.sessionOf(&rec.spec))
+	}
+	if err != nil {
+		r.log.Warn("session not noted in the journal", "task", rec.Task, "session", out.Session, "err", err)
+	}
 }
 
 // settle stores how a turn ended, once, and has it delivered.
@@ -83,14 +101,14 @@ func (r *Runner) work(t *turn) (out api.Outcome, over bool) {
 		return out, true
 	}
 	total, left := r.deadline(t)
-	ctx, cancel := context.WithTimeoutCause(t.ctx, left, agent.ErrDeadline)
-	defer cancel()
+	t.clock.arm(left, func() { t.cancel(agent.ErrDeadline) })
+	defer t.clock.disarm()
 	returned, watched := make(chan struct{}), make(chan struct{})
-	stopWatch := context.AfterFunc(ctx, func() {
+	stopWatch := context.AfterFunc(t.ctx, func() {
 		defer close(watched)
-		r.watch(t, context.Cause(ctx), total, returned)
+		r.watch(t, context.Cause(t.ctx), total, returned)
 	})
-	out, over = r.drive(ctx, t, at, total)
+	out, over = r.drive(t, at, total)
 	close(returned)
 	if !stopWatch() {
 		<-watched
@@ -99,8 +117,8 @@ func (r *Runner) work(t *turn) (out api.Outcome, over bool) {
 }
 
 // drive calls the agent until the turn is over or the node stops.
-func (r *Runner) drive(ctx context.Context, t *turn, at agent.Turn, total time.Duration) (out api.Outcome, over bool) {
-	h := &host{runner: r, turn: t}
+func (r *Runner) drive(t *turn, at agent.Turn, total time.Duration) (out api.Outcome, over bool) {
+	ctx, h := t.ctx, &host{runner: r, turn: t}
 	for wait := detachMin; ; wait = min(2*wait, detachMax) {
 		out, err := r.call(ctx, at, h)
 		switch cause := context.Cause(ctx); {
@@ -169,10 +187,11 @@ func (r *Runner) prepare(t *turn) (agent.Turn, api.Outcome, error) {
 		Triple: rec.Triple, HubID: r.cfg.HubID, Kind: rec.Kind, Controller: rec.Controller,
 		Mode: mesh.Mode(rec.Mode), Token: rec.Token, Resumed: rec.resumed,
 		Session: agent.Session{
-			Key:        sessionKey(rec.Controller.ID, rec.Workspace, rec.Binding.Generation),
+			Key:        sessionKey(&rec.spec),
 			Generation: rec.Binding.Generation,
 			ID:         r.journal.sessionOf(&rec.spec),
 			Title:      rec.Binding.Title,
+			Compaction: rec.Binding.Compaction,
 		},
 	}
 	var err error
@@ -215,9 +234,9 @@ func (r *Runner) workspace(name string) (ws agent.Workspace, problem string) {
 	return ws, ""
 }
 
-// deadline is how long the attempt may take in total and from now on. Only the
-// time that an agent had it counts: not the wait for an answer, nor a time when no
-// node was there.
+// deadline is how long the attempt may take in total, and how long this turn may
+// run in this process. Only the time that an agent had it counts: not the wait for
+// an answer, within a turn or between two, nor a time when no node was there.
 func (r *Runner) deadline(t *turn) (total, left time.Duration) {
 	total = time.Duration(t.rec.DeadlineMS) * time.Millisecond
 	if total <= 0 {
@@ -257,6 +276,6 @@ func (h *host) SessionMade(_ context.Context, id string) error {
 func (h *host) Progress(a api.Activity) { h.runner.reporter.note(h.turn, a.Note) }
 
 // Ask implements agent.Host.
-func (h *host) Ask(context.Context, string, api.Asked) (string, error) {
-	return "", agent.ErrNoAnswer
+func (h *host) Ask(ctx context.Context, id string, asked api.Asked) (string, error) {
+	return h.runner.asks.ask(ctx, h.turn, id, asked)
 }

@@ -39,7 +39,9 @@ type Hub struct {
 	Hellos   chan api.Hello
 	Results  chan api.Result
 	Progress chan api.Progress
-	Reports  chan api.NodeReport
+	// Asks gets every question of a running turn, and every withdrawal.
+	Asks    chan api.Ask
+	Reports chan api.NodeReport
 
 	tb     testing.TB
 	server *httptest.Server
@@ -52,6 +54,7 @@ type Hub struct {
 	refuse *api.Error // answer to every upgrade, nil: taken
 	hello  func(api.Hello) *api.Error
 	result func(api.Result) *api.Error
+	ask    func(api.Ask) *api.Error
 	epochs map[string]uint64
 	now    *Conn // the present connection
 	all    []*Conn
@@ -75,7 +78,8 @@ func New(tb testing.TB, cfg tunnel.Config) *Hub {
 	secret, _ := auth.NewSecret()
 	h := &Hub{
 		Conns: make(chan *Conn, room), Drains: make(chan *Conn, room), Hellos: make(chan api.Hello, room),
-		Results: make(chan api.Result, room), Progress: make(chan api.Progress, room), Reports: make(chan api.NodeReport, room),
+		Results: make(chan api.Result, room), Progress: make(chan api.Progress, room),
+		Asks: make(chan api.Ask, room), Reports: make(chan api.NodeReport, room),
 		tb: tb, cfg: cfg, secret: secret, id: HubID, epochs: map[string]uint64{},
 	}
 	h.server = httptest.NewServer(http.HandlerFunc(h.accept))
@@ -119,6 +123,13 @@ func (h *Hub) AnswerResult(f func(api.Result) *api.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.result = f
+}
+
+// AnswerAsk decides on further questions and withdrawals; nil takes all.
+func (h *Hub) AnswerAsk(f func(api.Ask) *api.Error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ask = f
 }
 
 // SetID makes it another hub.
@@ -234,6 +245,23 @@ func (c *Conn) routes() http.Handler {
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
+	mux.Put("/v1/tasks/{id}/question", func(w http.ResponseWriter, r *http.Request) {
+		var ask api.Ask
+		if !read(w, r, &ask) {
+			return
+		}
+		h.mu.Lock()
+		decide := h.ask
+		h.mu.Unlock()
+		if decide != nil {
+			if e := decide(ask); e != nil {
+				answer(w, e.Code.Status(), api.ErrorBody{Error: e})
+				return
+			}
+		}
+		h.Asks <- ask
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.Put("/v1/tasks/{id}/result", func(w http.ResponseWriter, r *http.Request) {
 		var res api.Result
 		if !read(w, r, &res) {
@@ -334,6 +362,12 @@ func (c *Conn) Take(id string, change ...func(*api.Offer)) {
 	if status, rc, err := c.Offer(id, change...); err != nil || status != http.StatusAccepted {
 		c.hub.tb.Fatalf("offer of %s: %d %+v %v", id, status, rc, err)
 	}
+}
+
+// Reply answers a question of a turn that runs on this connection.
+func (c *Conn) Reply(a api.Ask, text string) (status int, err error) {
+	rp := api.Reply{Triple: a.Triple, JournalID: c.Hello.JournalID, Epoch: c.Hello.Epoch, Question: a.Question, Text: text}
+	return c.Call(http.MethodPost, "/v1/tasks/"+a.Task+"/answer", rp, nil)
 }
 
 func read(w http.ResponseWriter, r *http.Request, v any) bool {
