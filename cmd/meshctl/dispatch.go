@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,16 +30,24 @@ func (m *Main) dispatch() *cobra.Command {
 	f.Bool("all", false, "every node that is online now")
 	f.Bool("include-offline", false, "with --all: queue for the nodes that are offline too")
 	f.String("mode", string(mesh.ModeSession), "session, or one-shot: no further turns are expected")
+	f.String("id", "", "task id; the same id again is a retry of delivery, never a second run")
+	f.Bool("detach", false, "do not wait for the results")
+	travelFlags(cmd)
+	cli.JSONFlag(cmd)
+	return cmd
+}
+
+// travelFlags are those of what hands a task over, in whatever form.
+func travelFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.Bool("new", false, "start a new session and bind it")
 	f.String("workspace", "", "workspace of the target (default: its first)")
-	f.String("id", "", "task id; the same id again is a retry of delivery, never a second run")
 	f.Duration("timeout", 0, "how long to wait for the results (default: no limit)")
 	f.Duration("deadline", 0, "how long the agent may run (default: the node's, 2h)")
 	f.Duration("question-timeout", 0, "how long a question waits before the agent goes on by assumption (default 30m)")
 	f.Duration("ttl", 0, "how long the task may wait for its start (default 24h)")
-	f.Bool("detach", false, "do not wait for the results")
-	cli.JSONFlag(cmd)
-	return cmd
+	f.String("auto-answer", "", "how the agent's questions are answered: first (option), none, or a regular expression for the option; permissions always wait for a person")
+	f.Int("auto-compact", 0, "compact the session first when its context is filled to this percentage or more; 0 never does")
 }
 
 func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) error {
@@ -49,6 +58,10 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	d, err := options(cmd)
 	if err != nil {
 		return err
+	}
+	d.Mode, _ = cmd.Flags().GetString("mode")
+	if d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot) {
+		return cli.Usage("--mode is session or one-shot, not %q", d.Mode)
 	}
 	all, _ := cmd.Flags().GetBool("all")
 	if all {
@@ -158,10 +171,6 @@ func (m *Main) split(cmd *cobra.Command, args []string) (targets, text []string,
 func options(cmd *cobra.Command) (api.Dispatch, error) {
 	f := cmd.Flags()
 	var d api.Dispatch
-	d.Mode, _ = f.GetString("mode")
-	if d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot) {
-		return d, cli.Usage("--mode is session or one-shot, not %q", d.Mode)
-	}
 	d.New, _ = f.GetBool("new")
 	d.Workspace, _ = f.GetString("workspace")
 	for name, to := range map[string]*int64{"deadline": &d.DeadlineMS, "question-timeout": &d.QuestionTimeoutMS, "ttl": &d.TTLMS} {
@@ -173,6 +182,13 @@ func options(cmd *cobra.Command) (api.Dispatch, error) {
 	}
 	if v, _ := f.GetDuration("timeout"); v < 0 {
 		return d, cli.Usage("--timeout must be positive")
+	}
+	d.AutoAnswer, _ = f.GetString("auto-answer")
+	if _, err := regexp.Compile(d.AutoAnswer); err != nil {
+		return d, cli.Usage("--auto-answer is first, none or a regular expression: %w", err)
+	}
+	if d.AutoCompact, _ = f.GetInt("auto-compact"); d.AutoCompact < 0 || d.AutoCompact > 100 {
+		return d, cli.Usage("--auto-compact is a percentage from 0 to 100, not %d", d.AutoCompact)
 	}
 	return d, nil
 }

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -84,17 +84,47 @@ func headline(t api.Task) string {
 	return doing(t.Activity)
 }
 
-// doing says in one line what a running agent does.
+// doing says in one line what a running agent does: what its node says of it, the
+// tool that it uses, the last line that it wrote.
 func doing(a *api.Activity) string {
 	if a == nil {
 		return ""
 	}
-	return mesh.CleanLine(cmp.Or(a.Note, a.Tool, a.Line))
+	var parts []string
+	for _, p := range []string{a.Note, a.Tool, a.Line} {
+		if p = mesh.CleanLine(p); p != "" {
+			parts = append(parts, p)
+		}
+	}
+	return strings.Join(parts, " · ")
+}
+
+// fill is how full a task's session is: at its end, or so far.
+func fill(t api.Task) *int {
+	if t.CtxPercent == nil && t.Activity != nil {
+		return t.Activity.Tokens.Percent()
+	}
+	return t.CtxPercent
+}
+
+// tokens shows how many tokens a running agent has used, "" when that is not known.
+func tokens(a *api.Activity) string {
+	switch {
+	case a == nil || a.Tokens == nil:
+		return ""
+	case a.Tokens.Total < 1000:
+		return fmt.Sprintf("%d tokens", a.Tokens.Total)
+	}
+	return fmt.Sprintf("%.1fk tokens", float64(a.Tokens.Total)/1000)
 }
 
 // printTask prints a task in a few plain lines.
 func printTask(w io.Writer, s style, t api.Task) {
-	parts := []string{t.Target, s.state(t.State)}
+	parts := []string{t.Target}
+	if t.Op != "" {
+		parts = append(parts, t.Op)
+	}
+	parts = append(parts, s.state(t.State))
 	if t.DurationMS != nil && *t.DurationMS > 0 {
 		d := time.Duration(*t.DurationMS) * time.Millisecond
 		if d > time.Second {
@@ -102,8 +132,8 @@ func printTask(w io.Writer, s style, t api.Task) {
 		}
 		parts = append(parts, d.String())
 	}
-	if t.CtxPercent != nil {
-		parts = append(parts, s.ctx(t.CtxPercent))
+	if p := fill(t); p != nil {
+		parts = append(parts, s.ctx(p))
 	}
 	parts = append(parts, t.Task)
 	fmt.Fprintln(w, strings.Join(parts, "  "))
@@ -123,13 +153,20 @@ func printTask(w io.Writer, s style, t api.Task) {
 	if flags := otherFlags(t); flags != "" {
 		fmt.Fprintln(w, "  flags: "+flags)
 	}
+	if slices.Contains(t.Flags, api.FlagAssumed) && t.State.Settled() {
+		fmt.Fprintln(w, "  nobody answered in time: the agent went on by an assumption, which its summary names")
+	}
 }
 
 func printOptions(w io.Writer, t api.Task) {
 	for i, o := range t.Question.Options {
 		fmt.Fprintf(w, "  %d) %s\n", i+1, mesh.CleanLine(o))
 	}
-	fmt.Fprintf(w, "  answer with: meshctl task answer %s TEXT\n", t.Task)
+	text := "TEXT"
+	if t.Question.Kind == api.QuestionPermission {
+		text = "once|always|reject [MESSAGE]"
+	}
+	fmt.Fprintf(w, "  answer with: meshctl task answer %s %s\n", t.Task, text)
 }
 
 // otherFlags are those worth a line of their own.
@@ -155,6 +192,7 @@ func printWhole(w io.Writer, s style, t api.Task) {
 			fmt.Fprintf(tw, "  %s\t%s\n", k, v)
 		}
 	}
+	row("operation", t.Op)
 	row("controller", t.Controller)
 	row("workspace", t.Workspace)
 	row("mode", t.Mode)
@@ -166,6 +204,15 @@ func printWhole(w io.Writer, s style, t api.Task) {
 	}
 	if t.Error != nil {
 		row("error", mesh.CleanLine(t.Error.Code+": "+t.Error.Message))
+	}
+	if a := t.Activity; a != nil {
+		row("note", mesh.CleanLine(a.Note))
+		row("tool", mesh.CleanLine(a.Tool))
+		row("line", mesh.CleanLine(a.Line))
+		row("so far", tokens(a))
+	}
+	for _, f := range t.Files {
+		row("artifact", strings.Join([]string{mesh.CleanLine(f.Path), artifactSize(f), shortHash(f)}, "  "))
 	}
 	for _, st := range t.Life {
 		row(st.At.Local().Format("15:04:05.000"), strings.TrimSpace(fmt.Sprintf("%s  attempt %d turn %d  %s", st.State, st.Attempt, st.Turn, mesh.CleanLine(st.Note))))

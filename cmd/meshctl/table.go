@@ -187,8 +187,14 @@ func (p *picture) row(task api.Task) []segment {
 		{text: fmt.Sprintf("%-9s", task.State), colour: stateColour(task.State)},
 		{text: fmt.Sprintf(" %6s ", elapsed.Round(time.Second))},
 	}
-	if task.CtxPercent != nil {
-		row = append(row, segment{text: fmt.Sprintf(" ctx %d%% ", *task.CtxPercent), colour: ctxColour(*task.CtxPercent)})
+	if task.Op != "" {
+		row = append(row, segment{text: " " + task.Op + " "})
+	}
+	if p := fill(task); p != nil {
+		row = append(row, segment{text: fmt.Sprintf(" ctx %d%% ", *p), colour: ctxColour(*p)})
+	}
+	if used := tokens(task.Activity); used != "" && !finished(task) {
+		row = append(row, segment{text: " " + used + " "})
 	}
 	return append(row, segment{text: " " + headline(task)})
 }

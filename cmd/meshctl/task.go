@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -79,7 +80,11 @@ func (m *Main) listed(cmd *cobra.Command, tasks []api.Task) error {
 			}
 			continue
 		}
-		fmt.Fprintf(m.app.Stdout, "%s  %4s  %s -> %s  %s  %s\n", t.Task, since(t.CreatedAt), t.Controller, t.Target, s.state(t.State), headline(t))
+		target := t.Target
+		if t.Op != "" {
+			target += "  " + t.Op
+		}
+		fmt.Fprintf(m.app.Stdout, "%s  %4s  %s -> %s  %s  %s\n", t.Task, since(t.CreatedAt), t.Controller, target, s.state(t.State), headline(t))
 	}
 	return nil
 }
@@ -214,7 +219,7 @@ func (m *Main) taskAbandon() *cobra.Command {
 func (m *Main) taskAnswer() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "answer ID TEXT", Short: "Answer a task's question", Example: "  meshctl task answer laptop-m5x2k9-7f3q staging",
-		Long: "Answers the question that a task waits for. The number of an option stands for the option.",
+		Long: "Answers the question that a task waits for. The number of an option stands for the option. When the agent asks for a permission the options are once, always (for the rest of its session) and reject, which may be followed by a message that tells the agent why.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return cli.Usage("give a task id and the answer")
@@ -238,42 +243,59 @@ func (m *Main) taskAnswer() *cobra.Command {
 func (m *Main) envelope() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "envelope TARGET < FILE", Short: "Hand over a ready-made envelope and print the reply", Example: "  meshctl envelope beta < task.txt", Args: cobra.ExactArgs(1),
-		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
-			if !api.ValidName(args[0]) {
-				return cli.Usage("%q is not the name of a node", mesh.CleanLine(args[0]))
-			}
-			text, err := m.stdin(cmd.Context(), "the envelope")
-			if err != nil {
-				return err
-			}
-			sent, err := c.Envelope(cmd.Context(), args[0], text)
-			if err != nil {
-				return err
-			}
-			t, err := c.Wait(cmd.Context(), sent.Task, func(err error) {
-				fmt.Fprintln(m.app.Stderr, "the hub does not answer, still trying:", err)
-			})
-			if cmd.Context().Err() != nil {
-				fmt.Fprintln(m.app.Stderr, "still running:", sent.Task)
-				return cli.Exit(cli.ExitWaiting, nil)
-			}
-			if err != nil {
-				return err
-			}
-			m.printReply(t.Reply)
-			switch {
-			case t.State == api.StateQuestion:
-				return cli.Exit(cli.ExitQuestion, nil)
-			case t.State != api.StateDone:
-				if t.Error != nil {
-					return fmt.Errorf("%s: %s", t.State, t.Error.Message)
-				}
-				return cli.Exit(cli.ExitNotDone, nil)
-			}
-			return nil
-		}),
+		Long: "Hands over an envelope as it is, waits and prints the reply. Its from: is this controller's name and its task: the id. Exit codes are those of dispatch.",
+		RunE: m.with(m.runEnvelope),
 	}
+	travelFlags(cmd)
 	return cmd
+}
+
+func (m *Main) runEnvelope(cmd *cobra.Command, args []string, c *client.Client) error {
+	if !api.ValidName(args[0]) {
+		return cli.Usage("%q is not the name of a node", mesh.CleanLine(args[0]))
+	}
+	d, err := options(cmd)
+	if err != nil {
+		return err
+	}
+	d.Targets = []api.DispatchTarget{{Name: args[0]}}
+	if d.Text, err = m.stdin(cmd.Context(), "the envelope"); err != nil {
+		return err
+	}
+	sent, err := c.Envelope(cmd.Context(), d)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if timeout, _ := cmd.Flags().GetDuration("timeout"); timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	hub := &outage{tell: func(text string) { fmt.Fprintln(m.app.Stderr, text) }}
+	t, err := c.Wait(ctx, sent.Task, hub.lost)
+	if ctx.Err() != nil {
+		fmt.Fprintln(m.app.Stderr, "still running:", sent.Task)
+		return cli.Exit(cli.ExitWaiting, nil)
+	}
+	if err != nil {
+		return err
+	}
+	m.printReply(t.Reply)
+	switch {
+	case t.State == api.StateQuestion:
+		if t.Question != nil {
+			fmt.Fprintln(m.app.Stderr, mesh.CleanLine(t.Question.Text))
+			printOptions(m.app.Stderr, t)
+		}
+		return cli.Exit(cli.ExitQuestion, nil)
+	case t.State != api.StateDone:
+		if t.Error != nil {
+			return fmt.Errorf("%s: %s", t.State, mesh.CleanLine(t.Error.Message))
+		}
+		return cli.Exit(cli.ExitNotDone, nil)
+	}
+	return nil
 }
 
 // printReply prints a reply as it came, but for what would steer a terminal.

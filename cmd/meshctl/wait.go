@@ -76,7 +76,9 @@ var errAllOver = errors.New("all over")
 // while it was interrupted, is read anew.
 func (w *wait) run(ctx context.Context) error {
 	fresh := false // every task was read after the stream began
+	hub := &outage{tell: w.shown.notice}
 	err := w.c.Events(ctx, func(e api.Event) error {
+		hub.back()
 		if e.Type == api.EventResync {
 			fresh = false
 		}
@@ -98,7 +100,7 @@ func (w *wait) run(ctx context.Context) error {
 		return nil
 	}, func(err error) {
 		fresh = false
-		w.shown.notice("the hub does not answer, still trying: " + err.Error())
+		hub.lost(err)
 	})
 	if errors.Is(err, errAllOver) {
 		return nil

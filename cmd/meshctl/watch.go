@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,11 +46,35 @@ func (m *Main) follow(cmd *cobra.Command, run func(func(api.Event) error, func(e
 	if cli.AsJSON(cmd) {
 		print = m.jsonEvent
 	}
-	err := run(print, func(err error) { fmt.Fprintln(m.app.Stderr, "connection lost, trying again:", err) })
+	hub := &outage{tell: func(text string) { fmt.Fprintln(m.app.Stderr, text) }}
+	err := run(func(e api.Event) error {
+		hub.back()
+		return print(e)
+	}, hub.lost)
 	if cmd.Context().Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// outage tells once that the hub is away, and once that it is back.
+type outage struct {
+	tell func(text string)
+	away bool
+}
+
+func (o *outage) lost(err error) {
+	if !o.away {
+		o.away = true
+		o.tell("connection lost, still trying: " + err.Error())
+	}
+}
+
+func (o *outage) back() {
+	if o.away {
+		o.away = false
+		o.tell("the hub is back")
+	}
 }
 
 // jsonEvent prints every event but heartbeats.
@@ -73,7 +98,15 @@ func (m *Main) printEvent(e api.Event) error {
 		if err := json.Unmarshal(e.Data, &t); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(m.app.Stdout, "%s  %s -> %s  %s  %s  %s\n", at, t.Controller, t.Target, m.style().state(t.State), t.Task, headline(t))
+		parts := []string{at, t.Controller + " -> " + t.Target}
+		if t.Op != "" {
+			parts = append(parts, t.Op)
+		}
+		parts = append(parts, m.style().state(t.State), t.Task)
+		if p := fill(t); p != nil {
+			parts = append(parts, m.style().ctx(p))
+		}
+		_, err := fmt.Fprintln(m.app.Stdout, strings.Join(append(parts, headline(t)), "  "))
 		return err
 	case api.EventNode:
 		var n api.Node

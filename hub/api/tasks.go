@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -211,10 +213,14 @@ func (s *Server) envelope(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, api.Errorf(api.CodeFromMismatch, "the envelope says from: %s, but you are %s", quoted(env.From), me))
 		return
 	}
-	made, err := s.submit(r, api.Dispatch{
-		Targets: []api.DispatchTarget{{Name: r.URL.Query().Get("target"), ID: env.Task}},
-		Text:    env.Body, Mode: string(env.Mode),
-	})
+	d, err := travel(r.URL.Query())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	d.Targets = []api.DispatchTarget{{Name: r.URL.Query().Get("target"), ID: env.Task}}
+	d.Text, d.Mode = env.Body, string(env.Mode)
+	made, err := s.submit(r, d)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -231,6 +237,25 @@ func (s *Server) envelope(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, http.StatusAccepted, relay.View(t))
+}
+
+// travel reads what an envelope does not say: fields of a Dispatch, under their names.
+func travel(v url.Values) (api.Dispatch, error) {
+	d := api.Dispatch{New: v.Get("new") == "true", Workspace: v.Get("workspace"), AutoAnswer: v.Get("auto_answer")}
+	var compact int64
+	for name, to := range map[string]*int64{
+		"ttl_ms": &d.TTLMS, "deadline_ms": &d.DeadlineMS, "question_timeout_ms": &d.QuestionTimeoutMS, "auto_compact": &compact,
+	} {
+		if text := v.Get(name); text != "" {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return d, api.Errorf(api.CodeBadRequest, "%s is a number", name)
+			}
+			*to = n
+		}
+	}
+	d.AutoCompact = int(min(max(compact, -1), math.MaxInt32)) // what is no percentage stays none
+	return d, nil
 }
 
 // replyText answers with the agent's reply as it was received.

@@ -163,9 +163,29 @@ func (c *Client) Nodes(ctx context.Context) ([]api.Node, error) {
 	return out.Nodes, err
 }
 
-// Envelope hands a ready-made envelope over.
-func (c *Client) Envelope(ctx context.Context, target, text string) (t api.Task, err error) {
-	err = c.repeat(ctx, http.MethodPost, "/v1/envelopes?target="+url.QueryEscape(target), raw(text), &t)
+// Envelope hands a ready-made envelope over: d.Text, to the one target of d. The
+// envelope says the id and the mode.
+func (c *Client) Envelope(ctx context.Context, d api.Dispatch) (t api.Task, err error) {
+	if len(d.Targets) != 1 {
+		return t, fmt.Errorf("an envelope has one target, not %d", len(d.Targets))
+	}
+	q := url.Values{"target": {d.Targets[0].Name}}
+	for key, v := range map[string]int64{
+		"ttl_ms": d.TTLMS, "deadline_ms": d.DeadlineMS, "question_timeout_ms": d.QuestionTimeoutMS, "auto_compact": int64(d.AutoCompact),
+	} {
+		if v != 0 {
+			q.Set(key, strconv.FormatInt(v, 10))
+		}
+	}
+	for key, v := range map[string]string{"workspace": d.Workspace, "auto_answer": d.AutoAnswer} {
+		if v != "" {
+			q.Set(key, v)
+		}
+	}
+	if d.New {
+		q.Set("new", "true")
+	}
+	err = c.repeat(ctx, http.MethodPost, "/v1/envelopes?"+q.Encode(), raw(d.Text), &t)
 	return t, err
 }
 

@@ -196,7 +196,7 @@ func TestRequestsSayWhoAsksAndForWhichTask(t *testing.T) {
 	}
 	ctx := context.Background()
 	_, err1 := c.Cancel(ctx, "a/b")
-	_, err2 := c.Envelope(ctx, "beta&x", "[opencode-mesh v1]\n")
+	_, err2 := c.Envelope(ctx, api.Dispatch{Targets: []api.DispatchTarget{{Name: "beta&x"}}, Text: "[opencode-mesh v1]\n", New: true, Workspace: "shop", TTLMS: 1, AutoAnswer: "^y", AutoCompact: 80})
 	_, err3 := c.Tasks(ctx, url.Values{"state": {"done"}})
 	_, err4 := c.Credentials(ctx)
 	_, err5 := c.Audit(ctx, 7)
@@ -210,7 +210,7 @@ func TestRequestsSayWhoAsksAndForWhichTask(t *testing.T) {
 			t.Errorf("%s: header %v", call.path, call.header)
 		}
 	}
-	want := []string{"POST /v1/tasks/a%2Fb/cancel", "POST /v1/envelopes?target=beta%26x", "GET /v1/tasks?state=done", "GET /v1/credentials", "GET /v1/audit?after=7"}
+	want := []string{"POST /v1/tasks/a%2Fb/cancel", "POST /v1/envelopes?auto_answer=%5Ey&auto_compact=80&new=true&target=beta%26x&ttl_ms=1&workspace=shop", "GET /v1/tasks?state=done", "GET /v1/credentials", "GET /v1/audit?after=7"}
 	if !slices.Equal(paths, want) {
 		t.Errorf("got %q", paths)
 	}

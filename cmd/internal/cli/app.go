@@ -213,12 +213,20 @@ func (a *App) report(err error) int {
 
 // Log makes the command's log on stderr: text for people, JSON otherwise.
 func (a *App) Log(cmd *cobra.Command) (*slog.Logger, error) {
-	name, _ := cmd.Flags().GetString("log-level")
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(name)); err != nil {
-		return nil, Usage("--log-level is debug, info, warn or error, not %q", name)
+	level, err := logLevel(cmd)
+	if err != nil {
+		return nil, err
 	}
 	return a.logger(level), nil
+}
+
+// logLevel reads --log-level. Every command checks it, also one that logs nothing.
+func logLevel(cmd *cobra.Command) (level slog.Level, err error) {
+	name, _ := cmd.Flags().GetString("log-level")
+	if err := level.UnmarshalText([]byte(name)); err != nil {
+		return level, Usage("--log-level is debug, info, warn or error, not %q", name)
+	}
+	return level, nil
 }
 
 // Warnings is the log of commands that do one thing: only what is wrong.

@@ -93,6 +93,15 @@ func TestWrongCommandLinesAreErrorsOfUsage(t *testing.T) {
 	}
 }
 
+func TestACommandThatLogsNothingChecksTheLevelToo(t *testing.T) {
+	p := newProgram()
+	p.work = func(*cobra.Command) error { return nil }
+	p.want(t, cli.ExitUsage, []string{"work", "--log-level", "loud"}, "--log-level is debug, info, warn or error")
+	p = newProgram()
+	p.work = func(*cobra.Command) error { return nil }
+	p.want(t, cli.ExitOK, []string{"work", "--log-level", "WARN"})
+}
+
 func TestACommandWithoutItsSubcommandShowsHelp(t *testing.T) {
 	for _, args := range []string{"", "group"} {
 		p := newProgram()

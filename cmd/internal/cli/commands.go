@@ -25,7 +25,13 @@ func (a *App) prepare(root *cobra.Command, args []string) {
 	})
 	root.PersistentFlags().String("config", "", "YAML file with settings, named as the flags are")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.settle(root, cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := a.settle(root, cmd); err != nil {
+			return err
+		}
+		_, err := logLevel(cmd)
+		return err
+	}
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd(args...)
 	examples(root)
