@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"opencode-mesh/auth"
 	"opencode-mesh/cmd/internal/cli"
@@ -34,6 +35,8 @@ func (m *Main) run() *cobra.Command {
 
 --agent opencode starts and supervises an opencode server of its own, or uses the one at --opencode URL (its OPENCODE_SERVER_USERNAME and OPENCODE_SERVER_PASSWORD are read from the environment). --agent command runs CMD once per task: the prompt on stdin, the reply on stdout.
 
+What a session of opencode asks leave for is put to the controller as a question of its task, with the options once, always and reject; --permissions allow or deny answers without asking. --permission decides by opencode's name of the permission and, after a colon, by what it is asked for: --permission 'bash:git push *=ask' --permission external_directory=deny. A server that the node starts is made to ask for what a rule asks or denies.
+
 The first --workspace is the default one; without any, the current directory is offered as "default".`,
 		Example: "  meshnode run --workspace main=. --max-parallel 2",
 		RunE:    m.runNode,
@@ -48,6 +51,8 @@ The first --workspace is the default one; without any, the current directory is 
 	f.String("opencode-bin", "", "the opencode program to start (default: opencode, on PATH)")
 	f.String("opencode-agent", "", "opencode's agent for every task (default: build)")
 	f.String("model", "", "model for every task, as provider/model (default: as opencode is configured)")
+	f.String("permissions", opencode.PermissionAsk, "what opencode asks leave for: ask the controller, allow, or deny")
+	f.StringArray("permission", nil, "rule that comes before --permissions, as TYPE[:GLOB]=ask, allow or deny (repeatable; the first that matches counts)")
 	f.String("stdin", string(command.StdinEnvelope), "what CMD reads: envelope, or body: the text alone")
 	f.Bool("conduct", false, "put the receiver's conduct before the envelope that CMD reads")
 	f.String("policy", api.PolicyAccept, "accept, hold: tasks wait for meshnode held release, or refuse")
@@ -183,7 +188,7 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 
 // agentFlags are those that only one kind of agent understands.
 var agentFlags = map[string][]string{
-	agentOpencode: {"opencode", "opencode-bin", "opencode-agent", "model"},
+	agentOpencode: {"opencode", "opencode-bin", "opencode-agent", "model", "permissions", "permission"},
 	agentCommand:  {"stdin", "conduct"},
 }
 
@@ -244,10 +249,31 @@ func (m *Main) opencodeAgent(cmd *cobra.Command, cfg node.Config, self string, l
 	c.Bin, _ = f.GetString("opencode-bin")
 	c.Model, _ = f.GetString("model")
 	c.AgentName, _ = f.GetString("opencode-agent")
+	c.Permissions, _ = f.GetString("permissions")
+	if c.Permissions == "" {
+		return nil, errors.New("--permissions is ask, allow or deny")
+	}
+	var err error
+	if c.PermissionRules, err = permissionRules(f); err != nil {
+		return nil, err
+	}
 	if c.URL != "" {
 		// opencode's own names for them, so that both sides read the same.
 		c.Username, _ = m.app.Getenv("OPENCODE_SERVER_USERNAME")
 		c.Password, _ = m.app.Getenv("OPENCODE_SERVER_PASSWORD")
 	}
 	return opencode.New(c)
+}
+
+// permissionRules reads --permission.
+func permissionRules(f *pflag.FlagSet) ([]opencode.PermissionRule, error) {
+	list, _ := f.GetStringArray("permission")
+	rules := make([]opencode.PermissionRule, len(list))
+	for i, s := range list {
+		var err error
+		if rules[i], err = opencode.ParsePermissionRule(s); err != nil {
+			return nil, fmt.Errorf("--permission: %w", err)
+		}
+	}
+	return rules, nil
 }

@@ -147,8 +147,8 @@ func (p plan) stream(ctx context.Context, out *stream, n int) bool {
 		out.delta(map[string]any{"content": piece}, nil)
 		rest = rest[len(piece):]
 	}
-	if p.tool != nil {
-		out.delta(map[string]any{"tool_calls": []any{p.tool.json(n)}}, nil)
+	for i, t := range p.tools {
+		out.delta(map[string]any{"tool_calls": []any{t.json(n, i)}}, nil)
 	}
 	out.delta(map[string]any{}, p.finish)
 	// Usage comes in a last chunk without choices.
@@ -157,8 +157,9 @@ func (p plan) stream(ctx context.Context, out *stream, n int) bool {
 	return ctx.Err() == nil
 }
 
-func (t toolCall) json(n int) map[string]any {
-	return map[string]any{"index": 0, "id": fmt.Sprintf("call_stub_%d", n), "type": "function",
+// json is the i-th call of an answer.
+func (t toolCall) json(n, i int) map[string]any {
+	return map[string]any{"index": i, "id": fmt.Sprintf("call_stub_%d_%d", n, i), "type": "function",
 		"function": map[string]any{"name": t.name, "arguments": t.args}}
 }
 
@@ -209,8 +210,12 @@ func (o *stream) whole(p plan, n int) map[string]any {
 	if p.reasoning != "" {
 		message["reasoning_content"] = p.reasoning
 	}
-	if p.tool != nil {
-		message["tool_calls"] = []any{p.tool.json(n)}
+	if len(p.tools) > 0 {
+		calls := make([]any, len(p.tools))
+		for i, t := range p.tools {
+			calls[i] = t.json(n, i)
+		}
+		message["tool_calls"] = calls
 	}
 	return map[string]any{"id": o.id, "object": "chat.completion", "model": o.model, "created": time.Now().Unix(), "usage": p.usage.json(),
 		"choices": []any{map[string]any{"index": 0, "finish_reason": p.finish, "message": message}}}

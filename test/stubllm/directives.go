@@ -21,7 +21,8 @@ import (
 //	SLOW:seconds           stream "tick i" lines, five a second, then the reply
 //	TOOL:command           call the tool bash with this command; when its result is
 //	                       there, reply "tool output: …" and the normal reply
-//	TOOLNAME:n TOOLARGS:j  the same for any tool, with JSON arguments
+//	TOOLNAME:n TOOLARGS:j  the same for any tool, with JSON arguments; several lines
+//	                       with TOOL or TOOLNAME make several calls at once
 //	USAGE:p,c[,cached[,r]] report these token counts
 //	REPLY:text             reply exactly this (\n makes a line; {task} and {gen} are
 //	                       those of the message) instead of the normal reply
@@ -96,7 +97,7 @@ type plan struct {
 	slow      time.Duration
 	reasoning string
 	finish    string
-	tool      *toolCall
+	tools     []toolCall
 	reply     string
 	usage     usage
 }
@@ -146,12 +147,14 @@ func (s *Server) plan(in input) plan {
 	}
 	p.reasoning = text(reReason, orders)
 	if !in.hasResult {
-		p.tool = wantedTool(orders)
+		p.tools = wantedTools(orders)
 	}
-	if p.tool != nil {
-		p.tags = append(p.tags, "TOOL:"+p.tool.name)
-		p.finish = "tool_calls"
-		p.reply = "calling tool " + p.tool.name
+	if len(p.tools) > 0 {
+		p.finish, p.reply = "tool_calls", "calling tool"
+		for _, t := range p.tools {
+			p.tags = append(p.tags, "TOOL:"+t.name)
+			p.reply += " " + t.name
+		}
 	} else {
 		p.reply = replyTo(in, orders)
 	}
@@ -162,18 +165,21 @@ func (s *Server) plan(in input) plan {
 	return p
 }
 
-// wantedTool reads TOOL and TOOLNAME; nil when there is neither.
-func wantedTool(orders string) *toolCall {
-	if m := reToolAny.FindStringSubmatch(orders); m != nil {
-		return &toolCall{name: m[1], args: strings.TrimSpace(m[2])}
+// wantedTools reads TOOL and TOOLNAME, one call a line.
+func wantedTools(user string) []toolCall {
+	var out []toolCall
+	for line := range strings.Lines(user) {
+		if m := reToolAny.FindStringSubmatch(line); m != nil {
+			out = append(out, toolCall{name: m[1], args: strings.TrimSpace(m[2])})
+			continue
+		}
+		if command := text(reTool, line); command != "" {
+			// Marshal of two strings cannot fail.
+			args, _ := json.Marshal(map[string]string{"command": command, "description": "stub tool call"})
+			out = append(out, toolCall{name: "bash", args: string(args)})
+		}
 	}
-	command := text(reTool, orders)
-	if command == "" {
-		return nil
-	}
-	// Marshal of two strings cannot fail.
-	args, _ := json.Marshal(map[string]string{"command": command, "description": "stub tool call"})
-	return &toolCall{name: "bash", args: string(args)}
+	return out
 }
 
 // replyTo is the text of the reply when no tool is called.

@@ -283,6 +283,10 @@ func TestToolCallsComeOnceBeforeTheirResult(t *testing.T) {
 	if got.tool != "read" || got.args != `{"filePath":"x"}` {
 		t.Errorf("got %+v", got)
 	}
+	got = ask(t, s, true, user("TOOL:ls\nTOOLNAME:read TOOLARGS:{}"))
+	if got.tool != "read" || got.text != "calling tool bash read" {
+		t.Errorf("got %+v", got)
+	}
 }
 
 func TestWaitForSeesRequestsAndTheirEnd(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // client is what the node needs of an opencode server. The servers in the field
@@ -15,8 +16,8 @@ import (
 type client interface {
 	// session returns a session, or errNotFound.
 	session(ctx context.Context, id string) (session, error)
-	// sessions lists the newest sessions of a directory.
-	sessions(ctx context.Context, dir string) ([]session, error)
+	// sessions lists the newest sessions of a directory whose title holds a text.
+	sessions(ctx context.Context, dir, title string) ([]session, error)
 	// newSession makes a session in a directory.
 	newSession(ctx context.Context, dir, title string, mark mark) (session, error)
 	// statuses returns the sessions of a directory that are not idle.
@@ -28,18 +29,31 @@ type client interface {
 	stored(ctx context.Context, session, message string) (bool, error)
 	// answers returns the assistant's messages that answer a message.
 	answers(ctx context.Context, session, message string) (answers, error)
+	// newest returns what the newest message of a session shows of its progress.
+	newest(ctx context.Context, session string) ([]event, error)
+	// lastResult returns the summary of the last mesh result in a session, "" when
+	// there is none.
+	lastResult(ctx context.Context, session string) (string, error)
 	// abort stops what runs in a session. It is not an error if nothing runs.
 	abort(ctx context.Context, session string) error
+	// remove deletes a session with its sub-agents' sessions, or answers errNotFound.
+	remove(ctx context.Context, session string) error
 	// asks lists what waits for a human in a directory.
 	asks(ctx context.Context, dir string) ([]ask, error)
-	// decline answers an ask for want of a human, so that the model goes on.
-	decline(ctx context.Context, dir string, a ask, reason string) error
+	// permit answers a permission: api.PermitOnce, PermitAlways or PermitReject. Only
+	// after a rejection with a message does the model go on. errNotFound: nothing
+	// asks that any more.
+	permit(ctx context.Context, dir, id, reply, message string) error
+	// inform answers a question, each of its parts with labels or free text;
+	// errNotFound as in permit.
+	inform(ctx context.Context, dir, id string, answers [][]string) error
 	// models returns the models of a directory and the one that is configured.
 	models(ctx context.Context, dir string) (models, error)
 	// warnings says which settings of the server do not suit a node.
 	warnings(ctx context.Context, dir string) ([]string, error)
-	// watch follows the events of a directory until the stream ends or ctx does.
-	watch(ctx context.Context, dir string, on func(event)) error
+	// watch follows the events of a directory until the stream ends or ctx does. What
+	// messages hold is read of sessions that ours admits only.
+	watch(ctx context.Context, dir string, ours func(session string) bool, on func(event)) error
 }
 
 // Errors of a client. Anything else is ambiguous: what was asked for may have
@@ -81,14 +95,19 @@ type mark struct {
 	Hub        string `json:"hub"`
 	Key        string `json:"key"`
 	Generation uint64 `json:"gen"`
+	// Compaction is the task that made the session in order to hand over to it.
+	Compaction string `json:"compaction,omitempty"`
 }
 
 // session is one of the server's sessions.
 type session struct {
-	id     string
-	dir    string
-	parent string // of a sub-agent's session
-	mark   *mark  // nil in sessions that no node made
+	id      string
+	dir     string
+	title   string
+	parent  string // of a sub-agent's session
+	mark    *mark  // nil in sessions that no node made
+	created time.Time
+	updated time.Time
 }
 
 // status is what a session that is not idle does.
@@ -141,9 +160,23 @@ type answers struct {
 type ask struct {
 	id       string
 	session  string
-	question bool
-	count    int // how many questions it holds
-	what     string
+	question bool // else a permission
+
+	// Of a permission: what it is for, what else "always" would allow, and what is
+	// known of the call, as "name: value".
+	permission string
+	patterns   []string
+	always     []string
+	details    []string
+
+	parts []part // of a question
+}
+
+// part is one of the questions of an ask.
+type part struct {
+	text    string
+	options []string
+	several bool // more than one option may be chosen
 }
 
 // model is a provider's model.
@@ -170,18 +203,27 @@ func (m models) find(provider, id string) (model, bool) {
 	return model{}, false
 }
 
-// event is a sign that something changed in a directory. Events get lost; they
-// only hasten the next look.
+// event is a sign that something changed in a directory, or a piece of what a
+// session writes. Events get lost: they hasten the next look and show what goes on,
+// and nothing is decided by them.
 type event struct {
 	kind    eventKind
 	session string // "" when it concerns the whole directory
-	text    string // of an eventFault
+	text    string // of a fault, a tool call, a text or a piece of one
+
+	parent   string // of an eventChild
+	message  string // of the kinds below eventMessage
+	part     string // of an eventText and an eventDelta
+	provider string // of an eventMessage
+	model    string
+	tokens   int64 // of an eventMessage and an eventStep; 0 when not known yet
 }
 
 type eventKind int
 
 const (
-	// eventChange: a session's status changed, or something waits for a human.
+	// eventChange: a session's status changed, or something waits for a human, or no
+	// longer.
 	eventChange eventKind = iota
 	// eventFault: a prompt failed, perhaps before anything was stored.
 	eventFault
@@ -189,4 +231,16 @@ const (
 	eventConnected
 	// eventDisposed: the server ended what ran in the directory.
 	eventDisposed
+	// eventChild: a sub-agent's session was made.
+	eventChild
+	// eventMessage: the assistant began or ended a message.
+	eventMessage
+	// eventTool: a tool call began, went on or ended.
+	eventTool
+	// eventText: a text is as far as this.
+	eventText
+	// eventDelta: a text goes on by this.
+	eventDelta
+	// eventStep: a step ended.
+	eventStep
 )

@@ -24,13 +24,16 @@ type fakeServer struct {
 	intercept func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
+	lose     func(path string) bool // whether a request gets no answer and has no effect
 	password string
 	sessions []*fakeSession
 	busy     map[string]map[string]any // status by session
 	asks     map[string][]map[string]any
 	replies  []string // "kind id: body" of answers to asks
+	looks    int      // at what waits for a human
 	prompts  []fakePrompt
 	aborts   []string
+	removed  []string
 	config   map[string]any
 	streams  map[chan string]string // by directory
 	made     int
@@ -43,6 +46,10 @@ type fakeSession struct {
 	Parent   string         `json:"parentID,omitempty"`
 	Title    string         `json:"title"`
 	Metadata map[string]any `json:"metadata,omitempty"`
+	Time     struct {
+		Created int64 `json:"created"`
+		Updated int64 `json:"updated"`
+	} `json:"time"`
 
 	messages []*fakeMessage
 }
@@ -112,6 +119,9 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.notify()
+	if f.lose != nil && f.lose(r.URL.Path) {
+		panic(http.ErrAbortHandler)
+	}
 	switch route := r.Method + " " + r.URL.Path; {
 	case route == "GET /global/health":
 		f.reply(w, 200, map[string]any{"healthy": true, "version": "1.18.33"})
@@ -131,6 +141,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		f.reply(w, 200, out)
 	case route == "GET /permission", route == "GET /question":
+		f.looks++
 		out := f.asks[strings.TrimPrefix(r.URL.Path, "/")]
 		f.reply(w, 200, append([]map[string]any{}, out...))
 	case len(parts) == 3 && parts[2] == "reply":
@@ -138,11 +149,11 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case route == "GET /session":
 		out := []*fakeSession{}
 		for _, s := range slices.Backward(f.sessions) {
-			if s.Dir == dir {
+			if s.Dir == dir && s.Parent == "" && strings.Contains(s.Title, r.URL.Query().Get("search")) {
 				out = append(out, s)
 			}
 		}
-		f.reply(w, 200, out)
+		f.reply(w, 200, out[:min(len(out), f.pageSize(r))])
 	case route == "POST /session":
 		s := &fakeSession{Dir: dir}
 		_ = json.NewDecoder(r.Body).Decode(s)
@@ -166,6 +177,13 @@ func (f *fakeServer) serveSession(w http.ResponseWriter, r *http.Request, s *fak
 	switch route := r.Method + " " + strings.Join(rest, "/"); {
 	case route == "GET ":
 		f.reply(w, 200, s)
+	case route == "DELETE ":
+		if _, busy := f.busy[s.ID]; busy {
+			f.t.Error("a busy session is deleted")
+		}
+		f.remove(s.ID)
+		f.removed = append(f.removed, s.ID)
+		f.reply(w, 200, true)
 	case route == "POST abort":
 		f.aborts = append(f.aborts, s.ID)
 		if _, busy := f.busy[s.ID]; busy {
@@ -202,6 +220,12 @@ func (f *fakeServer) serveSession(w http.ResponseWriter, r *http.Request, s *fak
 	}
 }
 
+func (f *fakeServer) pageSize(r *http.Request) int {
+	limit := 100
+	_, _ = fmt.Sscan(r.URL.Query().Get("limit"), &limit)
+	return limit
+}
+
 // page serves the newest messages before a cursor, oldest first.
 func (f *fakeServer) page(w http.ResponseWriter, r *http.Request, s *fakeSession) {
 	end := len(s.messages)
@@ -219,6 +243,8 @@ func (f *fakeServer) page(w http.ResponseWriter, r *http.Request, s *fakeSession
 	f.reply(w, 200, append([]*fakeMessage{}, s.messages[begin:end]...))
 }
 
+// answerAsk does as the real server does: a rejection takes what else waits in the
+// session with it, and only its own model hears of it in words.
 func (f *fakeServer) answerAsk(w http.ResponseWriter, r *http.Request, kind, id string) {
 	list := f.asks[kind]
 	at := slices.IndexFunc(list, func(a map[string]any) bool { return a["id"] == id })
@@ -232,23 +258,51 @@ func (f *fakeServer) answerAsk(w http.ResponseWriter, r *http.Request, kind, id 
 	f.replies = append(f.replies, kind+" "+id+": "+string(b))
 	session, _ := list[at]["sessionID"].(string)
 	f.asks[kind] = slices.Delete(list, at, at+1)
-	f.reply(w, 200, true)
-	// The turn that waited goes on.
-	if then, ok := f.find(session), f.busy[session] != nil; then != nil && ok {
-		root := then
-		for root.Parent != "" {
-			root = f.find(root.Parent)
-		}
-		for _, p := range f.prompts {
-			if p.Session == root.ID {
-				f.finish(p, resultBlock(p, "done", "went on"))
-				return
-			}
-		}
+	stopped := body["reply"] == "reject" && body["message"] == nil
+	if body["reply"] == "reject" {
+		before := len(f.asks[kind])
+		f.asks[kind] = slices.DeleteFunc(f.asks[kind], func(a map[string]any) bool { return a["sessionID"] == session })
+		stopped = stopped || len(f.asks[kind]) < before
 	}
+	f.reply(w, 200, true)
+	f.goOn(session, stopped)
 }
 
 // The methods below are for hooks and tests that hold mu.
+
+// root is the session whose turn another one belongs to.
+func (f *fakeServer) root(id string) string {
+	s := f.find(id)
+	for s != nil && s.Parent != "" {
+		s = f.find(s.Parent)
+	}
+	if s == nil {
+		return ""
+	}
+	return s.ID
+}
+
+// goOn ends the turn that a session belongs to if nothing in it waits any more.
+func (f *fakeServer) goOn(session string, stopped bool) {
+	root := f.root(session)
+	for _, list := range f.asks {
+		if slices.ContainsFunc(list, func(a map[string]any) bool { id, _ := a["sessionID"].(string); return f.root(id) == root }) {
+			return
+		}
+	}
+	for _, p := range f.prompts {
+		switch {
+		case p.Session != root || f.busy[session] == nil:
+		case stopped:
+			f.step(p, "calling", map[string]any{"finish": "tool-calls", "time": completed})
+			f.idle(root)
+			return
+		default:
+			f.finish(p, resultBlock(p, "done", "went on"))
+			return
+		}
+	}
+}
 
 func (f *fakeServer) add(s *fakeSession) *fakeSession {
 	f.made++

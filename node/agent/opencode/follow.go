@@ -5,8 +5,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"opencode-mesh/protocol/api"
 )
 
 const (
@@ -15,8 +13,6 @@ const (
 	connectWait = time.Second
 	// maxDepth is how deep sub-agents' sessions are followed to their parents.
 	maxDepth = 16
-	// declined is what a session is told that asks for a human.
-	declined = "Nobody is here to decide this: the task runs unattended. Do without, or choose what is safest and say so in the summary."
 )
 
 // signs is what the event stream says about a turn. Safe for concurrent use.
@@ -82,12 +78,15 @@ func (r *run) follow(ctx context.Context, c client) (stop func()) {
 	session, dir := r.session, r.dir
 	work.Go(func() {
 		for {
-			err := c.watch(ctx, dir, func(e event) {
+			err := c.watch(ctx, dir, r.progress.ours, func(e event) {
 				if e.kind == eventConnected {
 					once.Do(func() { close(up) })
 				}
-				r.signs.note(e, session)
+				if !r.progress.see(e) {
+					r.signs.note(e, session)
+				}
 			})
+			r.progress.blind()
 			if ctx.Err() != nil {
 				return
 			}
@@ -111,42 +110,6 @@ func (r *run) follow(ctx context.Context, c client) (stop func()) {
 		cancel()
 		work.Wait()
 	}
-}
-
-// declineAsks answers what this turn's session, or a sub-agent's, asks a human.
-func (r *run) declineAsks(ctx context.Context, c client) error {
-	asks, err := c.asks(ctx, r.dir)
-	if err != nil {
-		return err
-	}
-	for _, a := range asks {
-		if r.stale[a.id] {
-			continue
-		}
-		ours, err := r.isKin(ctx, c, a.session)
-		if err != nil {
-			return err
-		}
-		if !ours {
-			continue
-		}
-		err = c.decline(ctx, r.dir, a, declined)
-		switch {
-		case errors.Is(err, errNotFound):
-			continue // somebody else was faster
-		case err != nil:
-			return err
-		}
-		r.log.Info("declined for want of a human", "session", a.session, "question", a.question, "what", a.what)
-		if a.question {
-			r.flags[api.FlagAssumed] = true
-			r.tell("a question was answered: go on by assumption")
-		} else {
-			r.flags[api.FlagPermissionRejected] = true
-			r.tell("a permission was rejected: " + a.what)
-		}
-	}
-	return nil
 }
 
 // isKin reports whether a session is the turn's or descends from it.

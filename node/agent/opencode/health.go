@@ -199,6 +199,9 @@ func (h *health) readWarnings(ctx context.Context, c client) []string {
 	if err != nil {
 		return []string{"the settings of the opencode server could not be read: " + err.Error()}
 	}
+	if h.cfg.asksFor() {
+		warnings = append(warnings, unasked)
+	}
 	return append([]string{}, warnings...)
 }
 

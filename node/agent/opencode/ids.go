@@ -27,5 +27,5 @@ func messageIDs(turn agent.Turn, session string) (message, part string) {
 
 // markOf is what marks the session of a turn's lane.
 func markOf(turn agent.Turn) mark {
-	return mark{Hub: turn.HubID, Key: turn.Session.Key, Generation: turn.Session.Generation}
+	return mark{Hub: turn.HubID, Key: turn.Session.Key, Generation: turn.Session.Generation, Compaction: turn.Session.Compaction}
 }

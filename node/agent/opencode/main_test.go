@@ -2,6 +2,7 @@ package opencode_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -52,7 +53,10 @@ type records struct {
 	saved       []string
 	made        []string
 	notes       []string
+	activity    api.Activity
 	checkpoints func(n int, data []byte) error // may refuse the n-th
+	somebody    bool                           // answers questions; else ErrNoAnswer at once
+	questions   []*question
 	changed     chan struct{}
 }
 
@@ -85,16 +89,57 @@ func (r *records) SessionMade(_ context.Context, id string) error {
 	return nil
 }
 
-// Ask implements agent.Host: nobody is there.
-func (r *records) Ask(context.Context, string, api.Asked) (string, error) {
-	return "", agent.ErrNoAnswer
+// question is what a turn put to the host.
+type question struct {
+	id string
+	api.Asked
+	answer chan string // cap 1; closed when nobody answers in time
+	ended  error       // the cause if it was withdrawn
+}
+
+func (r *records) Ask(ctx context.Context, id string, asked api.Asked) (string, error) {
+	q := &question{id: id, Asked: asked, answer: make(chan string, 1)}
+	r.mu.Lock()
+	r.questions = append(r.questions, q)
+	if !r.somebody {
+		close(q.answer)
+	}
+	r.notify()
+	r.mu.Unlock()
+	select {
+	case text, ok := <-q.answer:
+		if !ok {
+			return "", agent.ErrNoAnswer
+		}
+		return text, nil
+	case <-ctx.Done():
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		q.ended = context.Cause(ctx)
+		r.notify()
+		return "", q.ended
+	}
+}
+
+// asked waits for the n-th question, from 1.
+func (r *records) asked(t *testing.T, n int) *question {
+	t.Helper()
+	r.await(t, fmt.Sprintf("question %d", n), func() bool { return len(r.questions) >= n })
+	return r.questions[n-1]
+}
+
+// patient is a host whose questions wait until the test answers them.
+func patient() *records {
+	r := newRecords()
+	r.somebody = true
+	return r
 }
 
 func (r *records) Progress(a api.Activity) {
-	note := a.Note
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.notes = append(r.notes, note)
+	r.notes = append(r.notes, a.Note)
+	r.activity = a
 	r.notify()
 }
 

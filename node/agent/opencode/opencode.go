@@ -12,8 +12,10 @@
 // it, with everything that it started, when the node is gone. It keeps the user's
 // providers, login and configuration but has a database of its own.
 //
-// The package does not decide what runs when, and it never allows what a session
-// asks permission for: it declines, so that nothing waits for ever.
+// What a session asks a human for is decided by the node's policy or put to the
+// controller through the host, so that nothing waits for ever.
+//
+// The package does not decide what runs when.
 package opencode
 
 import (
@@ -71,6 +73,12 @@ type Config struct {
 	Model string
 	// AgentName is opencode's agent for every prompt; "" means "build".
 	AgentName string
+	// Permissions is what to do when a session asks for a permission: PermissionAsk,
+	// PermissionAllow or PermissionDeny; "" means PermissionAsk.
+	Permissions string
+	// PermissionRules come before Permissions; the first that matches counts. A
+	// supervised server is made to ask for what a rule asks or denies.
+	PermissionRules []PermissionRule
 
 	// PollInterval is how often a turn's state is read when no event hastens it;
 	// 0 means 2 s.
@@ -109,6 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("opencode agent: model %q is not of the form provider/model", c.Model)
 		}
 	}
+	if err := c.checkPermissions(); err != nil {
+		return c, fmt.Errorf("opencode agent: %w", err)
+	}
 	if c.URL == "" {
 		if len(c.GuardCommand) == 0 {
 			return c, errors.New("opencode agent: a supervised server needs a guard command")
@@ -127,6 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	setDefault(&c.Bin, "opencode")
 	setDefault(&c.AgentName, defaultAgent)
+	setDefault(&c.Permissions, PermissionAsk)
 	setDefault(&c.PollInterval, defaultPollInterval)
 	setDefault(&c.StallAfter, defaultStallAfter)
 	setDefault(&c.ReadyWait, defaultReadyWait)

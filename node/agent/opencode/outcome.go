@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// flagContextFull says that the session is over its model's context.
-	flagContextFull api.Flag = "context_full"
 	// maxSummary is the longest summary in an outcome, in bytes: the whole text of a
 	// free reply stands in the reply already.
 	maxSummary = 64 << 10
@@ -106,7 +104,7 @@ func partialUnlessFailed(s api.State) api.State {
 func (r *run) providerFailed(turn answers, f fault) *api.Outcome {
 	r.flags[api.FlagProviderError] = true
 	if f.name == "ContextOverflowError" {
-		r.flags[flagContextFull] = true
+		r.flags[api.FlagContextFull] = true
 	}
 	return r.partly(turn, &api.Outcome{State: api.StateFailed, Summary: f.message})
 }
@@ -202,6 +200,7 @@ func (r *run) cutShort(cause error) (api.Outcome, error) {
 	default:
 		return api.Outcome{}, agent.ErrDetached
 	}
+	r.withdraw()
 	if !r.begun() {
 		return r.complete(out), nil
 	}

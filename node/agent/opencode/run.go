@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"opencode-mesh/node/agent"
@@ -31,6 +32,12 @@ type checkpoint struct {
 	// New and Replaced say how the session came to be.
 	New      bool `json:"new,omitempty"`
 	Replaced bool `json:"replaced,omitempty"`
+	// Stale are what waited for a human before the prompt, left by an earlier turn.
+	Stale []string `json:"stale,omitempty"`
+	// Answers are answers to what the turn asks, by question, until opencode has them;
+	// Flags is what came of the earlier ones.
+	Answers map[string]string `json:"answers,omitempty"`
+	Flags   []api.Flag        `json:"flags,omitempty"`
 }
 
 // run is one turn on its way. It belongs to the goroutine of Run; what events
@@ -44,8 +51,12 @@ type run struct {
 	log   *slog.Logger
 	signs *signs
 
+	progress *progress
+	asking   *asking        // the question that is put to the controller now
+	work     sync.WaitGroup // what waits for its answer
+
 	cp      checkpoint // as the host has it, but for fields not saved yet
-	dirty   bool       // cp.Seen is not on record yet
+	dirty   bool       // cp is not on record as it is
 	earlier bool       // an earlier process may have sent the prompt
 
 	session string
@@ -56,16 +67,17 @@ type run struct {
 	prompt prompt
 	models models
 
-	number    int       // of the server that was used last
-	restarted bool      // the turn was cut off by the end of its server
-	sent      int       // prompts sent by this process
-	began     time.Time // when the agent began to run, for all that is known
-	stalled   time.Time // since when the session is idle without an answer
-	ignore    string    // the newest answer when the turn was resumed
-	stale     map[string]bool
+	number    int             // of the server that was used last
+	restarted bool            // the turn was cut off by the end of its server
+	sent      int             // prompts sent by this process
+	began     time.Time       // when the agent began to run, for all that is known
+	stalled   time.Time       // since when the session is idle without an answer
+	ignore    string          // the newest answer when the turn was resumed
+	rejected  bool            // a permission was: opencode may have ended the turn for it
 	kin       map[string]bool // whether other sessions belong to this turn
 	flags     map[api.Flag]bool
 	note      string
+	lasting   bool      // note tells what happened, not what is the matter now
 	failing   time.Time // since when the server does not answer; zero while it does
 }
 
@@ -77,9 +89,11 @@ func (a *Agent) Run(ctx context.Context, turn agent.Turn, host agent.Host) (api.
 	r := &run{
 		cfg: a.cfg, rest: a.health, lanes: a.lanes, turn: turn, host: host, signs: newSigns(),
 		log:   a.cfg.Log.With("task", turn.Task, "attempt", turn.Attempt, "turn", turn.Turn),
-		flags: make(map[api.Flag]bool), kin: make(map[string]bool),
+		flags: make(map[api.Flag]bool), kin: make(map[string]bool), progress: newProgress(host),
 	}
 	defer func() {
+		r.withdraw()
+		r.work.Wait()
 		for _, leave := range r.leave {
 			leave()
 		}
@@ -106,6 +120,9 @@ func (r *run) recall() error {
 		return fmt.Errorf("opencode: checkpoint cannot be read: %w", err)
 	}
 	r.earlier = r.cp.Message != ""
+	for _, f := range r.cp.Flags {
+		r.flags[f] = true
+	}
 	r.session = r.cp.Session
 	// The server that this node supervised ended with it; a given one may still be
 	// at work.
@@ -183,8 +200,14 @@ func (r *run) begun() bool { return r.cp.Message != "" }
 
 // on drives the turn on one server until it has an outcome or the server fails.
 func (r *run) on(ctx context.Context, c client) (*api.Outcome, error) {
+	if r.turn.Kind == api.TurnDelete {
+		return r.erase(ctx, c)
+	}
 	if out, err := r.enter(ctx, c); out != nil || err != nil {
 		return out, err
+	}
+	if r.begun() {
+		r.learn(ctx, c)
 	}
 	stop := r.follow(ctx, c)
 	defer stop()
@@ -215,6 +238,9 @@ func (r *run) look(ctx context.Context, c client, checked *bool) (*api.Outcome, 
 		return nil, err
 	}
 	now, busy := statuses[r.session]
+	if !busy {
+		r.withdraw() // whoever asked has ended
+	}
 	if !*checked && r.begun() {
 		if *checked, err = c.stored(ctx, r.session, r.cp.Message); err != nil {
 			return nil, err
@@ -226,10 +252,14 @@ func (r *run) look(ctx context.Context, c client, checked *bool) (*api.Outcome, 
 	r.saw(ctx)
 	if busy {
 		r.stalled = time.Time{}
-		if now.retry {
+		switch {
+		case now.retry:
 			r.tell(fmt.Sprintf("the provider is asked again (attempt %d): %s", now.attempt, firstLine(now.message)))
+		case r.asking == nil && !r.lasting:
+			r.tell("")
 		}
-		return nil, r.declineAsks(ctx, c)
+		r.peek(ctx, c)
+		return nil, r.attend(ctx, c)
 	}
 	turn, err := c.answers(ctx, r.session, r.cp.Message)
 	if errors.Is(err, errTooLarge) {
@@ -239,6 +269,21 @@ func (r *run) look(ctx context.Context, c client, checked *bool) (*api.Outcome, 
 		return nil, err
 	}
 	return r.judge(ctx, c, turn)
+}
+
+// peek looks at the session's newest message for what events do not show.
+func (r *run) peek(ctx context.Context, c client) {
+	if r.progress.sees() {
+		return
+	}
+	shown, err := c.newest(ctx, r.session)
+	if err != nil {
+		r.log.Debug("progress could not be read", "error", err)
+		return
+	}
+	for _, e := range shown {
+		r.progress.see(e)
+	}
 }
 
 // unseen handles a turn whose message the server does not have.
@@ -278,15 +323,20 @@ func (r *run) saw(ctx context.Context) {
 	if r.began.IsZero() {
 		r.began = time.Now()
 	}
-	if r.cp.Seen && !r.dirty {
+	if !r.cp.Seen {
+		r.cp.Seen, r.dirty = true, true
+	}
+	r.settle(ctx)
+}
+
+// settle puts on record what need not be there at once.
+func (r *run) settle(ctx context.Context) {
+	if !r.dirty {
 		return
 	}
-	r.cp.Seen, r.dirty = true, true
 	if err := r.save(ctx); err != nil {
-		r.log.Warn("the message's arrival could not be recorded", "error", err)
-		return
+		r.log.Warn("how far the turn is could not be recorded", "error", err)
 	}
-	r.dirty = false
 }
 
 // save puts the checkpoint on record.
@@ -298,6 +348,7 @@ func (r *run) save(ctx context.Context) error {
 	if err := r.host.Checkpoint(ctx, b); err != nil {
 		return &hostError{err}
 	}
+	r.dirty = false
 	return nil
 }
 
@@ -313,9 +364,8 @@ func (r *run) send(ctx context.Context, c client) (*api.Outcome, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.stale = make(map[string]bool)
 		for _, a := range asks {
-			r.stale[a.id] = true
+			r.cp.Stale = append(r.cp.Stale, a.id)
 		}
 		r.cp.Session, r.cp.Message = r.session, r.prompt.message
 	}
@@ -336,8 +386,8 @@ func (r *run) send(ctx context.Context, c client) (*api.Outcome, error) {
 	case err == nil:
 		return nil, nil
 	case errors.Is(err, errNotFound):
-		if r.earlier || r.cp.Seen || r.sent > 1 {
-			return r.interrupted("the session is gone"), nil
+		if r.earlier || r.cp.Seen || r.sent > 1 || r.turn.Kind == api.TurnDigest {
+			return r.gone(), nil
 		}
 		r.cp, r.prompt = checkpoint{Replaced: true}, prompt{}
 		r.sent, r.began = 0, time.Time{}
@@ -375,6 +425,7 @@ func (r *run) compose(ctx context.Context, c client) (*api.Outcome, error) {
 	}
 	message, part := messageIDs(r.turn, r.session)
 	r.models = all
+	r.progress.know(all)
 	r.prompt = prompt{message: message, part: part, provider: wanted.provider, model: wanted.id, agent: r.cfg.AgentName,
 		system: mesh.Conduct(), text: r.turn.Text}
 	return nil, nil
@@ -405,6 +456,12 @@ func (r *run) judge(ctx context.Context, c client, turn answers) (*api.Outcome, 
 	case last.aborted() && !r.cutOff():
 		return r.partly(turn, r.interrupted("the turn was aborted in opencode")), nil
 	}
+	if r.rejected && last.finish == finishToolCalls && last.id != r.ignore {
+		// It rejected what else waited in the session without a word, and stopped there.
+		// The message sent again makes the model go on with what it has been told.
+		r.rejected, r.ignore = false, last.id
+		return r.send(ctx, c)
+	}
 	if !r.cutOff() && !r.stuck() {
 		return nil, nil
 	}
@@ -421,7 +478,7 @@ func (r *run) judge(ctx context.Context, c client, turn answers) (*api.Outcome, 
 	r.cp.Resumes++
 	r.restarted, r.ignore = false, last.id
 	r.log.Info("turn resumed", "session", r.session, "times", r.cp.Resumes)
-	r.tell("the turn is resumed")
+	r.mention("the turn is resumed")
 	return r.send(ctx, c)
 }
 
@@ -437,6 +494,7 @@ func (r *run) learn(ctx context.Context, c client) {
 		return
 	}
 	r.models = all
+	r.progress.know(all)
 }
 
 // cutOff says that the turn was ended by its server's end, not by anybody's will.
@@ -460,11 +518,25 @@ func (r *run) halt(ctx context.Context, c client) {
 	}
 }
 
-// tell reports progress, each note once.
-func (r *run) tell(note string) {
+// tell says what is the matter now, each note once.
+func (r *run) tell(note string) { r.say(note, false) }
+
+// mention says what happened; it stands until there is something else to say.
+func (r *run) mention(note string) { r.say(note, true) }
+
+func (r *run) say(note string, lasting bool) {
 	if note != r.note {
 		r.note = note
-		r.host.Progress(api.Activity{Note: note})
+		r.progress.note(note)
+	}
+	r.lasting = lasting
+}
+
+// flagged adds a flag that must survive this process.
+func (r *run) flagged(f api.Flag) {
+	if !r.flags[f] {
+		r.flags[f] = true
+		r.cp.Flags, r.dirty = append(r.cp.Flags, f), true
 	}
 }
 

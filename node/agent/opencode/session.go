@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"opencode-mesh/node/agent"
 	"opencode-mesh/protocol/api"
 )
 
@@ -15,7 +16,7 @@ func (r *run) enter(ctx context.Context, c client) (*api.Outcome, error) {
 	if r.begun() {
 		s, err := c.session(ctx, r.session)
 		if errors.Is(err, errNotFound) {
-			return r.interrupted("the session is gone"), nil
+			return r.gone(), nil
 		}
 		if err != nil {
 			return nil, err
@@ -26,7 +27,19 @@ func (r *run) enter(ctx context.Context, c client) (*api.Outcome, error) {
 	if info, err := os.Stat(r.turn.Workspace.Dir); err != nil || !info.IsDir() {
 		return r.failed(api.TaskBadWorkspace, "the workspace's directory is not there"), nil
 	}
-	s, err := r.bound(ctx, c)
+	var s session
+	var err error
+	switch r.turn.Kind {
+	case api.TurnDigest:
+		var out *api.Outcome
+		if s, out, err = r.condensed(ctx, c); out != nil {
+			return out, nil
+		}
+	case api.TurnResume:
+		s, err = r.fresh(ctx, c)
+	default:
+		s, err = r.bound(ctx, c)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -41,17 +54,20 @@ func (r *run) bound(ctx context.Context, c client) (session, error) {
 		id = r.turn.Session.ID
 	}
 	if id != "" {
-		s, err := c.session(ctx, id)
-		switch {
-		case err == nil && sameDir(s.dir, r.turn.Workspace.Dir):
-			return s, nil
-		case err != nil && !errors.Is(err, errNotFound):
-			return session{}, err
+		s, err := r.existing(ctx, c, id)
+		if err == nil || !errors.Is(err, errNotFound) {
+			return s, err
 		}
 		r.cp.Replaced = true
 		r.session = ""
 		r.log.Warn("bound session is gone and is replaced", "session", id)
 	}
+	return r.markedOrNew(ctx, c)
+}
+
+// markedOrNew returns the session that bears the turn's mark, and makes it if there
+// is none.
+func (r *run) markedOrNew(ctx context.Context, c client) (session, error) {
 	s, found, err := r.marked(ctx, c)
 	if err != nil {
 		return session{}, err
@@ -60,7 +76,7 @@ func (r *run) bound(ctx context.Context, c client) (session, error) {
 		title := r.turn.Session.Title
 		if title == "" {
 			// Without a title opencode asks a model for one.
-			title = "opencode-mesh " + r.turn.Controller.Name
+			title = agent.SessionTitle + r.turn.Controller.Name
 		}
 		if s, err = c.newSession(ctx, r.turn.Workspace.Dir, title, markOf(r.turn)); err != nil {
 			return session{}, err
@@ -73,13 +89,13 @@ func (r *run) bound(ctx context.Context, c client) (session, error) {
 	return s, nil
 }
 
-// marked looks for a session that was made for this lane and generation, and that
-// a crash kept from the records.
+// marked looks for a session that was made for this lane, generation and compaction,
+// and that a crash kept from the records.
 func (r *run) marked(ctx context.Context, c client) (session, bool, error) {
 	if r.turn.Session.Key == "" {
 		return session{}, false, nil
 	}
-	list, err := c.sessions(ctx, r.turn.Workspace.Dir)
+	list, err := c.sessions(ctx, r.turn.Workspace.Dir, "")
 	if err != nil {
 		return session{}, false, err
 	}
@@ -91,14 +107,20 @@ func (r *run) marked(ctx context.Context, c client) (session, bool, error) {
 	return session{}, false, nil
 }
 
-// bind takes a session's lane.
+// bind enters a session and takes its lane.
 func (r *run) bind(ctx context.Context, s session) error {
 	r.session, r.dir = s.id, s.dir
-	if r.lane == s.id {
+	r.progress.enter(s.id)
+	return r.takeLane(ctx, s.id)
+}
+
+// takeLane takes the lane of a session, once.
+func (r *run) takeLane(ctx context.Context, id string) error {
+	if r.lane == id {
 		return nil
 	}
-	r.lane = s.id
-	return r.enterLane(ctx, "session\x00"+s.id)
+	r.lane = id
+	return r.enterLane(ctx, "session\x00"+id)
 }
 
 // sameDir compares directories as the server spells them, with links resolved.

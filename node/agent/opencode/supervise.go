@@ -90,7 +90,7 @@ func (s *supervisor) once(ctx context.Context) error {
 		Bin: bin, Dir: s.cfg.Workspaces[0].Dir, Record: filepath.Join(s.cfg.DataDir, recordFile), Marker: newMarker(),
 		Username: defaultUsername, Password: rand.Text(), Grace: s.cfg.StopGrace,
 	}
-	spec.Env = serverEnv(s.environ(), s.cfg.DataDir, spec.Username, spec.Password)
+	spec.Env = serverEnv(s.environ(), s.cfg.DataDir, spec.Username, spec.Password, s.cfg.PermissionRules)
 	return s.guarded(ctx, spec)
 }
 
@@ -228,8 +228,15 @@ func withoutMesh(env []string) []string {
 // variables, which leave the user's configuration as it is: a database of its own
 // (two servers on one do not see each other's turns), no automatic compaction (it
 // adds turns), a client name under which the blocking question tool is not
-// offered.
-func serverEnv(env []string, dataDir, username, password string) []string {
+// offered, and to ask for what the node's rules want to be asked for.
+func serverEnv(env []string, dataDir, username, password string, rules []PermissionRule) []string {
+	const permission = "OPENCODE_PERMISSION"
+	given := ""
+	for _, v := range env {
+		if value, ok := strings.CutPrefix(v, permission+"="); ok {
+			given = value
+		}
+	}
 	set := map[string]string{
 		"OPENCODE_SERVER_USERNAME":     username,
 		"OPENCODE_SERVER_PASSWORD":     password,
@@ -237,6 +244,7 @@ func serverEnv(env []string, dataDir, username, password string) []string {
 		"OPENCODE_DISABLE_AUTOCOMPACT": "1",
 		"OPENCODE_DISABLE_AUTOUPDATE":  "1",
 		"OPENCODE_CLIENT":              "mesh",
+		permission:                     rulesFor(given, rules),
 	}
 	drop := map[string]bool{markerVariable: true, "OPENCODE_ENABLE_QUESTION_TOOL": true}
 	var out []string

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"opencode-mesh/protocol/mesh"
 )
 
 const (
@@ -18,6 +21,8 @@ const (
 	// messagePage and maxPages bound how far back a turn's messages are read.
 	messagePage = 20
 	maxPages    = 200
+	// maxResultPages is how far back a session's last result is looked for.
+	maxResultPages = 10
 )
 
 // v1Client speaks the HTTP interface of opencode 1.x.
@@ -28,14 +33,20 @@ type v1Client struct {
 type v1Session struct {
 	ID        string `json:"id"`
 	Directory string `json:"directory"`
+	Title     string `json:"title"`
 	ParentID  string `json:"parentID"`
 	Metadata  struct {
 		Mesh json.RawMessage `json:"mesh"`
 	} `json:"metadata"`
+	Time struct {
+		Created float64 `json:"created"`
+		Updated float64 `json:"updated"`
+	} `json:"time"`
 }
 
 func (s v1Session) session() session {
-	out := session{id: s.ID, dir: s.Directory, parent: s.ParentID}
+	out := session{id: s.ID, dir: s.Directory, title: s.Title, parent: s.ParentID,
+		created: time.UnixMilli(int64(s.Time.Created)), updated: time.UnixMilli(int64(s.Time.Updated))}
 	var m mark
 	// What is not of our form was not written by a node.
 	if len(s.Metadata.Mesh) > 0 && json.Unmarshal(s.Metadata.Mesh, &m) == nil {
@@ -65,10 +76,13 @@ func (c *v1Client) session(ctx context.Context, id string) (session, error) {
 	return s.session(), nil
 }
 
-func (c *v1Client) sessions(ctx context.Context, dir string) ([]session, error) {
+func (c *v1Client) sessions(ctx context.Context, dir, title string) ([]session, error) {
+	query := url.Values{"limit": {strconv.Itoa(sessionPage)}, "roots": {"true"}}
+	if title != "" {
+		query.Set("search", title)
+	}
 	var list []v1Session
-	_, err := c.t.do(ctx, call{method: http.MethodGet, path: "/session", dir: dir,
-		query: url.Values{"limit": {strconv.Itoa(sessionPage)}, "roots": {"true"}}, out: &list})
+	_, err := c.t.do(ctx, call{method: http.MethodGet, path: "/session", dir: dir, query: query, out: &list})
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +161,15 @@ func (c *v1Client) abort(ctx context.Context, session string) error {
 	return err
 }
 
+func (c *v1Client) remove(ctx context.Context, session string) error {
+	path, err := sessionPath(session, "")
+	if err != nil {
+		return err
+	}
+	_, err = c.t.do(ctx, call{method: http.MethodDelete, path: path})
+	return err
+}
+
 // v1Failure is an error as messages and events carry it.
 type v1Failure struct {
 	Name string `json:"name"`
@@ -166,25 +189,28 @@ func (f *v1Failure) fault() *fault {
 	return &fault{name: f.Name, message: message}
 }
 
-// v1Message is a message with its parts. Times are numbers that need not be
-// whole; a user's message has an object as its summary.
+// v1Info is the head of a message. Times are numbers that need not be whole; a
+// user's message has an object as its summary.
+type v1Info struct {
+	ID         string          `json:"id"`
+	Role       string          `json:"role"`
+	ParentID   string          `json:"parentID"`
+	ProviderID string          `json:"providerID"`
+	ModelID    string          `json:"modelID"`
+	Finish     string          `json:"finish"`
+	Summary    json.RawMessage `json:"summary"`
+	Error      *v1Failure      `json:"error"`
+	Time       struct {
+		Completed float64 `json:"completed"`
+	} `json:"time"`
+	Tokens struct {
+		Total float64 `json:"total"`
+	} `json:"tokens"`
+}
+
+// v1Message is a message with its parts.
 type v1Message struct {
-	Info struct {
-		ID         string          `json:"id"`
-		Role       string          `json:"role"`
-		ParentID   string          `json:"parentID"`
-		ProviderID string          `json:"providerID"`
-		ModelID    string          `json:"modelID"`
-		Finish     string          `json:"finish"`
-		Summary    json.RawMessage `json:"summary"`
-		Error      *v1Failure      `json:"error"`
-		Time       struct {
-			Completed float64 `json:"completed"`
-		} `json:"time"`
-		Tokens struct {
-			Total float64 `json:"total"`
-		} `json:"tokens"`
-	} `json:"info"`
+	Info  v1Info `json:"info"`
 	Parts []struct {
 		Type      string `json:"type"`
 		Text      string `json:"text"`
@@ -193,17 +219,22 @@ type v1Message struct {
 	} `json:"parts"`
 }
 
-func (m v1Message) answer() answer {
-	a := answer{
-		id: m.Info.ID, provider: m.Info.ProviderID, model: m.Info.ModelID, finish: m.Info.Finish,
-		completed: m.Info.Time.Completed > 0, fault: m.Info.Error.fault(), tokens: int64(m.Info.Tokens.Total),
-	}
+// texts are the words of whoever wrote the message.
+func (m v1Message) texts() []string {
+	var out []string
 	for _, p := range m.Parts {
 		if p.Type == "text" && p.Text != "" && !p.Synthetic && !p.Ignored {
-			a.texts = append(a.texts, p.Text)
+			out = append(out, p.Text)
 		}
 	}
-	return a
+	return out
+}
+
+func (m v1Message) answer() answer {
+	return answer{
+		id: m.Info.ID, provider: m.Info.ProviderID, model: m.Info.ModelID, finish: m.Info.Finish,
+		completed: m.Info.Time.Completed > 0, fault: m.Info.Error.fault(), tokens: int64(m.Info.Tokens.Total), texts: m.texts(),
+	}
 }
 
 // answers reads pages from the newest back to the message itself.
@@ -241,56 +272,43 @@ func (c *v1Client) answers(ctx context.Context, session, message string) (answer
 	return out, nil
 }
 
-func (c *v1Client) asks(ctx context.Context, dir string) ([]ask, error) {
-	var permissions []struct {
-		ID         string   `json:"id"`
-		SessionID  string   `json:"sessionID"`
-		Permission string   `json:"permission"`
-		Patterns   []string `json:"patterns"`
+// lastResult goes back to the newest mesh envelope that was answered.
+func (c *v1Client) lastResult(ctx context.Context, session string) (string, error) {
+	path, err := sessionPath(session, "/message")
+	if err != nil {
+		return "", err
 	}
-	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: "/permission", dir: dir, out: &permissions}); err != nil {
-		return nil, err
-	}
-	var questions []struct {
-		ID        string `json:"id"`
-		SessionID string `json:"sessionID"`
-		Questions []struct {
-			Question string `json:"question"`
-		} `json:"questions"`
-	}
-	_, err := c.t.do(ctx, call{method: http.MethodGet, path: "/question", dir: dir, out: &questions})
-	// Releases without the question tool answer with their web page.
-	if err != nil && !errors.Is(err, errNotOpencode) {
-		return nil, err
-	}
-	var out []ask
-	for _, p := range permissions {
-		what := strings.TrimSpace(p.Permission + " " + strings.Join(p.Patterns, ", "))
-		out = append(out, ask{id: p.ID, session: p.SessionID, what: cut(what, maxErrorText)})
-	}
-	for _, q := range questions {
-		a := ask{id: q.ID, session: q.SessionID, question: true, count: len(q.Questions)}
-		if a.count > 0 {
-			a.what = firstLine(q.Questions[0].Question)
+	said := make(map[string][]string) // by the message that it answers, newest first
+	query := url.Values{"limit": {strconv.Itoa(messagePage)}}
+	for range maxResultPages {
+		var page []v1Message
+		header, err := c.t.do(ctx, call{method: http.MethodGet, path: path, query: query, out: &page, limit: maxMessages})
+		if err != nil {
+			return "", err
 		}
-		out = append(out, a)
+		for _, m := range slices.Backward(page) {
+			switch m.Info.Role {
+			case "assistant":
+				for _, text := range slices.Backward(m.texts()) {
+					said[m.Info.ParentID] = append(said[m.Info.ParentID], text)
+				}
+			case "user":
+				replies := said[m.Info.ID]
+				envelope, err := mesh.ParseEnvelope(strings.Join(m.texts(), "\n"))
+				if err != nil || len(replies) == 0 {
+					continue // a human's, or never answered
+				}
+				slices.Reverse(replies)
+				if reply := mesh.ReadReply(envelope.Task, strings.Join(replies, "\n")); reply.Kind != mesh.KindQuestion {
+					return reply.Result.Summary, nil
+				}
+			}
+		}
+		cursor := header.Get("X-Next-Cursor")
+		if cursor == "" || len(page) == 0 {
+			break
+		}
+		query.Set("before", cursor)
 	}
-	return out, nil
-}
-
-// decline rejects a permission with a message and answers a question in words:
-// rejecting either without words would end the turn.
-func (c *v1Client) decline(ctx context.Context, dir string, a ask, reason string) error {
-	if !a.question {
-		_, err := c.t.do(ctx, call{method: http.MethodPost, path: "/permission/" + url.PathEscape(a.id) + "/reply", dir: dir,
-			in: map[string]string{"reply": "reject", "message": reason}})
-		return err
-	}
-	replies := make([][]string, a.count)
-	for i := range replies {
-		replies[i] = []string{reason}
-	}
-	_, err := c.t.do(ctx, call{method: http.MethodPost, path: "/question/" + url.PathEscape(a.id) + "/reply", dir: dir,
-		in: map[string]any{"answers": replies}})
-	return err
+	return "", nil
 }
