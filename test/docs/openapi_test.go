@@ -60,6 +60,10 @@ type operation struct {
 	names map[string]bool // of its path parameters
 }
 
+// nodePaths is the part of the tunnel's document with what the node serves under a
+// method and path that the hub serves too.
+const nodePaths = "x-node-paths"
+
 // methods are the keys of a path item that are operations.
 var methods = []string{"get", "put", "post", "delete", "patch", "head", "options", "trace"}
 
@@ -68,6 +72,13 @@ var methods = []string{"get", "put", "post", "delete", "patch", "head", "options
 func operations(t *testing.T, name string) map[string]operation {
 	t.Helper()
 	out := map[string]operation{}
+	if items, ok := load(t, name)[nodePaths].(object); ok {
+		for path, item := range items {
+			for key, op := range operationsOf(t, name, path, item.(object)) {
+				out[key+" at the node"] = op
+			}
+		}
+	}
 	for path, item := range at[object](t, load(t, name), "paths") {
 		item := item.(object)
 		if ref, ok := item["$ref"].(string); ok {
@@ -85,10 +96,18 @@ func operations(t *testing.T, name string) map[string]operation {
 			}
 			continue
 		}
-		for _, m := range methods {
-			if op, ok := item[m].(object); ok {
-				out[strings.ToUpper(m)+" "+path] = readOperation(t, name, path, op)
-			}
+		maps.Copy(out, operationsOf(t, name, path, item))
+	}
+	return out
+}
+
+// operationsOf lists the operations of one path.
+func operationsOf(t *testing.T, name, path string, item object) map[string]operation {
+	t.Helper()
+	out := map[string]operation{}
+	for _, m := range methods {
+		if op, ok := item[m].(object); ok {
+			out[strings.ToUpper(m)+" "+path] = readOperation(t, name, path, op)
 		}
 	}
 	return out
@@ -230,13 +249,13 @@ func TestTheTunnelsDocumentAndTheNodesRoutesAgree(t *testing.T) {
 // tagged are the operations of the tunnel that one side serves.
 func tagged(t *testing.T, side string) map[string]operation {
 	t.Helper()
-	out := operations(t, tunnelDoc)
-	for key, op := range out {
+	out := map[string]operation{}
+	for key, op := range operations(t, tunnelDoc) {
 		switch {
 		case !slices.Contains([]string{"hub", "node"}, op.tags[0]):
 			t.Errorf("%s has the tag %s", key, op.tags[0])
-		case op.tags[0] != side:
-			delete(out, key)
+		case op.tags[0] == side:
+			out[strings.TrimSuffix(key, " at the node")] = op
 		}
 	}
 	return out

@@ -38,6 +38,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Reconcile": reflect.TypeFor[api.Reconcile](), "Triple": reflect.TypeFor[api.Triple](), "Reconciled": reflect.TypeFor[api.Reconciled](),
 		"Progress": reflect.TypeFor[api.Progress](), "Result": reflect.TypeFor[api.Result](), "Recover": reflect.TypeFor[api.Recover](),
 		"Outcome": reflect.TypeFor[api.Outcome](), "Asked": reflect.TypeFor[api.Asked](), "NodeReport": reflect.TypeFor[api.NodeReport](),
+		"Ask": reflect.TypeFor[api.Ask](), "Reply": reflect.TypeFor[api.Reply](),
 		"Status": reflect.TypeFor[node.Status](), "LinkStatus": reflect.TypeFor[link.Status](),
 		"Snapshot": reflect.TypeFor[tasks.Snapshot](), "TaskInfo": reflect.TypeFor[tasks.TaskInfo](),
 	},
