@@ -56,7 +56,7 @@ const (
 	deliveryTimeout = 30 * time.Second
 	// progressTimeout bounds one progress request.
 	progressTimeout = 5 * time.Second
-	// maxNote is the longest note sent with a progress, in bytes.
+	// maxNote is the longest note, tool call or line sent with a progress, in bytes.
 	maxNote = 300
 )
 

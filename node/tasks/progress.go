@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -11,8 +12,8 @@ import (
 )
 
 // reporter tells the hub what goes on in running turns, best effort: one request
-// at a time, per turn not more often than Config.ProgressInterval, the newest note
-// wins, and nothing for a turn that ends within Config.ProgressDelay.
+// at a time, per turn not more often than Config.ProgressInterval, the newest
+// activity wins, and nothing for a turn that ends within Config.ProgressDelay.
 type reporter struct {
 	cfg     Config
 	log     *slog.Logger
@@ -36,7 +37,7 @@ type news struct {
 	timer   *time.Timer // queues it when it may be sent
 	pending bool        // the timer runs, or it is queued
 	dirty   bool        // there is something that was not sent
-	note    string
+	doing   api.Activity
 	session string
 }
 
@@ -74,24 +75,38 @@ func (p *reporter) end(t *turn) {
 	}
 }
 
-// note replaces what people are told about a turn.
-func (p *reporter) note(t *turn, note string) {
-	p.change(t, func(n *news) { n.note = cutString(note, maxNote) })
+// activity replaces what people are told about a turn.
+func (p *reporter) activity(t *turn, a api.Activity) {
+	a.Note, a.Tool, a.Line = cutString(a.Note, maxNote), cutString(a.Tool, maxNote), cutString(a.Line, maxNote)
+	if a.Tokens != nil { // the caller may go on counting in it
+		tokens := *a.Tokens
+		a.Tokens = &tokens
+	}
+	p.change(t, func(n *news) bool {
+		if reflect.DeepEqual(n.doing, a) {
+			return false
+		}
+		n.doing = a
+		return true
+	})
 }
 
 // session tells which session a turn runs in.
 func (p *reporter) session(t *turn, id string) {
-	p.change(t, func(n *news) { n.session = id })
+	p.change(t, func(n *news) bool {
+		n.session = id
+		return true
+	})
 }
 
-func (p *reporter) change(t *turn, set func(*news)) {
+// change has the hub told of what set changed, if it did.
+func (p *reporter) change(t *turn, set func(*news) (changed bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.turns[t]
-	if n == nil {
+	if n == nil || !set(n) {
 		return
 	}
-	set(n)
 	n.dirty = true
 	if !n.pending {
 		p.push(n)
@@ -162,7 +177,7 @@ func (p *reporter) sendNext() bool {
 	rec := n.turn.rec
 	msg := api.Progress{
 		Triple: rec.Triple, State: api.StateRunning, RanMS: n.turn.ran(),
-		Session: n.session, Activity: api.Activity{Note: n.note},
+		Session: n.session, Activity: n.doing,
 	}
 	n.dirty = false
 	p.mu.Unlock()

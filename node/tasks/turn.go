@@ -273,7 +273,7 @@ func (h *host) SessionMade(_ context.Context, id string) error {
 }
 
 // Progress implements agent.Host.
-func (h *host) Progress(a api.Activity) { h.runner.reporter.note(h.turn, a.Note) }
+func (h *host) Progress(a api.Activity) { h.runner.reporter.activity(h.turn, a) }
 
 // Ask implements agent.Host.
 func (h *host) Ask(ctx context.Context, id string, asked api.Asked) (string, error) {

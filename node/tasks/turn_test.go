@@ -320,6 +320,31 @@ func TestProgress(t *testing.T) {
 		})
 	})
 
+	t.Run("passes tool call, last line and tokens, cut to their limit, and nothing twice", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			doing := api.Activity{Note: strings.Repeat("é", 300), Tool: strings.Repeat("t", 301), Line: strings.Repeat("l", 1<<20)}
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				for range 20 {
+					tokens := api.Tokens{Total: 5, Limit: 10}
+					doing.Tokens = &tokens
+					h.Progress(doing)
+					tokens.Total = 6 // nobody was told
+					time.Sleep(time.Second)
+				}
+				return sleeper(time.Minute)(ctx, turn, h)
+			}))
+			g.take("t1")
+			time.Sleep(15 * time.Second)
+			p := await(t, g.hub.progress, "progress")
+			if len(p.Note) != 300 || len(p.Tool) != 300 || len(p.Line) != 300 || p.Tokens == nil || p.Tokens.Total != 5 || p.Tokens.Limit != 10 {
+				t.Fatalf("progress %+v", p)
+			}
+			time.Sleep(time.Minute)
+			none(t, g.hub.progress, "further progress without news")
+			g.stop()
+		})
+	})
+
 	t.Run("that met no hub is told after the reconnect", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newRig(t, newAgent(true, sleeper(time.Minute)))
