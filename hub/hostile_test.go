@@ -100,6 +100,18 @@ func TestAHelloIsSaidOncePerTunnel(t *testing.T) {
 	b.greeted(beta, "j1", 2) // the refused one did not count
 }
 
+// hostileServices are too many, with names that are none.
+func hostileServices() []api.Service {
+	list := []api.Service{{Name: "web", Kind: api.ServiceHTTP}, {Name: "odd", Kind: "odd"}, {Name: "long", Kind: api.ServiceHTTP, Password: evil(9999)}}
+	for _, name := range many(999, evil(20)) {
+		list = append(list, api.Service{Name: name, Kind: api.ServiceHTTP})
+	}
+	for i := range 999 {
+		list = append(list, api.Service{Name: fmt.Sprint("s", i), Kind: api.ServiceTCP})
+	}
+	return list
+}
+
 func TestWhatANodeSaysOfItselfIsBoundedAndCleaned(t *testing.T) {
 	b := start(t, config(t.TempDir()))
 	beta, op := b.enroll("join", "beta"), b.enroll("login", "boss", operator)
@@ -112,7 +124,7 @@ func TestWhatANodeSaysOfItselfIsBoundedAndCleaned(t *testing.T) {
 	}
 	h := hello("j1", 1)
 	h.Version, h.OS, h.Arch, h.Policy, h.MaxParallel = evil(9999), evil(9999), evil(9999), evil(9999), -1
-	h.Agent, h.Workspaces, h.Services = agent, append([]string{"main", evil(5)}, many(9999, "ws")...), many(999, evil(999))
+	h.Agent, h.Workspaces, h.Services = agent, append([]string{"main", evil(5)}, many(9999, "ws")...), hostileServices()
 	if status, e := p.call(http.MethodPost, "/v1/hello", h, nil); status != http.StatusOK {
 		t.Fatalf("%d %v", status, e)
 	}
@@ -128,6 +140,9 @@ func TestWhatANodeSaysOfItselfIsBoundedAndCleaned(t *testing.T) {
 		}
 		if n.Agent.Health != api.HealthUnknown || n.Agent.Memory != 0 {
 			t.Errorf("%s: agent %+v", when, n.Agent)
+		}
+		if len(n.Services) != 256 || n.Services[0] != "web" || n.Services[1] != "s0" {
+			t.Errorf("%s: services %.200v", when, n.Services)
 		}
 		if n.Workspaces[0] != "main" {
 			t.Errorf("%s: the default workspace is %q", when, n.Workspaces[0])

@@ -4,9 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"slices"
 	"time"
 
 	"opencode-mesh/auth"
@@ -50,8 +47,14 @@ type Config struct {
 	DefaultDeadline time.Duration
 	// Services are the local servers that are reachable through the tunnel, as
 	// name → http://host:port, https://host:port or tcp://host:port. A stream to
-	// one is piped byte for byte.
+	// one is piped byte for byte. A user and password in the URL are told to the hub,
+	// which adds them to every request.
 	Services map[string]string
+	// NoOpencode leaves the agent's own server out, which is the service "opencode"
+	// unless Services names another.
+	NoOpencode bool
+	// NoFilter asks the hub not to filter that service.
+	NoFilter bool
 	// Version is the program's, for the hub and for people.
 	Version string
 
@@ -70,6 +73,8 @@ type Config struct {
 	StopTimeout time.Duration
 	// Log gets what an operator should see; nil: discarded.
 	Log *slog.Logger
+
+	services *services // made of the above
 }
 
 // withDefaults returns a checked copy with the zero values filled in.
@@ -92,11 +97,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	addrs, err := serviceAddrs(c.Services)
-	if err != nil {
+	var err error
+	if c.services, err = newServices(c.Services, c.Agent, !c.NoOpencode, !c.NoFilter); err != nil {
 		return c, err
 	}
-	c.Tunnel.ServiceDial = serviceDial(addrs)
+	c.Tunnel.ServiceDial = c.services.dial
 
 	t := &c.Tasks
 	t.Path = tasks.JournalPath(c.DataDir, c.Profile.HubID)
@@ -104,38 +109,4 @@ func (c Config) withDefaults() (Config, error) {
 	t.Policy, t.AcceptFrom = c.Policy, c.AcceptFrom
 	t.MaxParallel, t.DefaultDeadline, t.Log = c.MaxParallel, c.DefaultDeadline, c.Log
 	return c, nil
-}
-
-// serviceAddrs parses the services to name → host:port.
-func serviceAddrs(services map[string]string) (map[string]string, error) {
-	ports := map[string]string{"http": "80", "https": "443", "tcp": ""}
-	addrs := make(map[string]string, len(services))
-	for name, raw := range services {
-		if _, ok := tunnel.Service(name).Service(); !ok {
-			return nil, fmt.Errorf("node config: %q cannot name a service", name)
-		}
-		u, err := url.Parse(raw)
-		if err != nil { // its words may repeat a password
-			return nil, fmt.Errorf("node config: the address of service %s cannot be read", name)
-		}
-		port, known := ports[u.Scheme]
-		if p := u.Port(); p != "" {
-			port = p
-		}
-		if !known || u.Hostname() == "" || port == "" {
-			return nil, fmt.Errorf("node config: service %s needs http://host:port, https://host:port or tcp://host:port", name)
-		}
-		addrs[name] = net.JoinHostPort(u.Hostname(), port)
-	}
-	return addrs, nil
-}
-
-// serviceNames lists the services for a hello.
-func serviceNames(services map[string]string) []string {
-	names := make([]string, 0, len(services))
-	for name := range services {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

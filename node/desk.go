@@ -78,7 +78,7 @@ func (d *desk) Hello(ctx context.Context) (api.Hello, error) {
 	h := api.Hello{
 		Protocol: api.ProtocolVersion, Version: d.cfg.Version, OS: runtime.GOOS, Arch: runtime.GOARCH,
 		JournalID: journal, Epoch: epoch, Agent: d.agent(ctx), Sessions: d.cfg.Agent.HasSessions(),
-		Policy: r.Policy(), MaxParallel: r.MaxParallel(), Services: serviceNames(d.cfg.Services),
+		Policy: r.Policy(), MaxParallel: r.MaxParallel(), Services: d.cfg.services.list(), AcceptFrom: d.cfg.AcceptFrom,
 		Bound: r.Bound(), Instance: d.instance,
 	}
 	for _, w := range d.cfg.Workspaces {
@@ -198,7 +198,7 @@ func (d *desk) connect(hub tasks.Hub) {
 
 // Report implements link.Host.
 func (d *desk) Report(ctx context.Context) api.NodeReport {
-	report := api.NodeReport{Agent: d.agent(ctx)}
+	report := api.NodeReport{Agent: d.agent(ctx), Services: d.cfg.services.list()}
 	for _, r := range d.runners() {
 		s := r.Snapshot()
 		report.Running += len(s.Running)

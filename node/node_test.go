@@ -36,7 +36,7 @@ func TestNodeRunsTasks(t *testing.T) {
 	h := c.Hello
 	if h.Protocol != api.ProtocolVersion || h.OS != runtime.GOOS || h.Arch != runtime.GOARCH || h.Policy != api.PolicyAccept ||
 		h.MaxParallel != 7 || !h.Sessions || h.Agent.Health != api.HealthHealthy || h.Instance == "" ||
-		!slices.Equal(h.Workspaces, []string{"main"}) || !slices.Equal(h.Services, []string{"api", "web"}) {
+		!slices.Equal(h.Workspaces, []string{"main"}) || !slices.Equal(h.Services, []api.Service{{Name: "api", Kind: api.ServiceTCP}, {Name: "web", Kind: api.ServiceHTTP}}) {
 		t.Fatalf("hello %+v", h)
 	}
 	c.Take("t1")

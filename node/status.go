@@ -37,7 +37,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	s := Status{
 		Name: n.cfg.Profile.Name, Version: n.cfg.Version, PID: os.Getpid(), StartedAt: n.started, DataDir: n.cfg.DataDir,
 		HubID: n.cfg.Profile.HubID, Link: n.link.Status(), Agent: n.desk.agent(ctx),
-		AcceptFrom: n.cfg.AcceptFrom, Workspaces: []string{}, Services: serviceNames(n.cfg.Services),
+		AcceptFrom: n.cfg.AcceptFrom, Workspaces: []string{}, Services: n.cfg.services.names(),
 	}
 	for _, w := range n.cfg.Workspaces {
 		s.Workspaces = append(s.Workspaces, w.Name)

@@ -39,8 +39,11 @@ func (s *Session) serveService(st *Stream, name string) {
 	if err != nil {
 		s.cfg.Log.Debug("tunnel service refused", "service", name, "error", err)
 		code := ResetUnreachable
-		if errors.Is(err, ErrNoService) {
+		switch {
+		case errors.Is(err, ErrNoService):
 			code = ResetNoService
+		case isTimeout(err):
+			code = ResetTimeout
 		}
 		_ = st.Reset(code)
 		return

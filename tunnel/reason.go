@@ -119,6 +119,7 @@ const (
 	ResetBroken      ResetCode = 5 // the connection to the service broke
 	ResetGoingAway   ResetCode = 6 // no new streams here any more
 	ResetBusy        ResetCode = 7 // nobody took the stream in time
+	ResetTimeout     ResetCode = 8 // the service did not take the connection in time
 )
 
 // String describes the code for people.
@@ -140,6 +141,8 @@ func (c ResetCode) String() string {
 		return "going away"
 	case ResetBusy:
 		return "not accepted in time"
+	case ResetTimeout:
+		return "service did not answer in time"
 	default:
 		return fmt.Sprintf("code %d", uint32(c))
 	}

@@ -58,6 +58,8 @@ The first --workspace is the default one; without any, the current directory is 
 	f.String("policy", api.PolicyAccept, "accept, hold: tasks wait for meshnode held release, or refuse")
 	f.StringArray("accept-from", nil, "take tasks of this controller only (repeatable; default: all)")
 	f.StringArray("service", nil, "local server to reach through the mesh, as NAME=URL (repeatable)")
+	f.Bool("no-opencode-service", false, "do not offer the agent's own opencode server as the service opencode")
+	f.Bool("opencode-filter", true, "have the hub keep keys back from callers of the service opencode, and refuse what changes its settings")
 	f.Int("max-parallel", 0, "how many tasks run at once (default 4)")
 	f.Duration("deadline", 0, "how long a task may run whose dispatch does not say (default 2h)")
 	f.Duration("stop-timeout", 0, "how long a graceful stop may take (default 10s)")
@@ -182,6 +184,9 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 	if cfg.Services, err = services(list); err != nil {
 		return cfg, err
 	}
+	cfg.NoOpencode, _ = f.GetBool("no-opencode-service")
+	filter, _ := f.GetBool("opencode-filter")
+	cfg.NoFilter = !filter
 	cfg.Agent, err = m.agent(cmd, args, cfg, log)
 	return cfg, err
 }

@@ -57,7 +57,7 @@ func (s *Server) artifact(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	ctx, done, err := s.hold(r)
+	ctx, done, err := s.hold(r, who(r), streams)
 	if err != nil {
 		s.fail(w, r, err)
 		return

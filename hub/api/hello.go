@@ -7,11 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"opencode-mesh/hub/proxy"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
 	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
+	"opencode-mesh/tunnel"
 )
 
 // Bounds of what a node says of itself, in bytes unless it says otherwise. Ids that
@@ -20,7 +22,9 @@ const (
 	maxLabel      = 64
 	maxWorkspaces = 256 // entries
 	maxServices   = 256 // entries
-	maxWarnings   = 16  // entries
+	maxAcceptFrom = 256 // entries
+	maxPassword   = 1 << 10
+	maxWarnings   = 16 // entries
 	maxDetail     = 500
 	// copyProbe is how long the process that has the name may take to show that it
 	// lives, when another one comes with the same journal.
@@ -72,9 +76,32 @@ func tidyHello(h *api.Hello) error {
 	// A name that was changed would name nothing: what does not fit is left out.
 	h.Workspaces = slices.DeleteFunc(h.Workspaces, func(w string) bool { return !shown.IsLine(w, api.MaxName) })
 	h.Workspaces = h.Workspaces[:min(len(h.Workspaces), maxWorkspaces)]
-	h.Services = shown.Lines(h.Services, maxServices, maxLabel)
+	h.Services = tidyServices(h.Services)
+	// Of a list of those who may come in, nothing is left out: it could become empty,
+	// which lets everybody in.
+	if len(h.AcceptFrom) > maxAcceptFrom || slices.ContainsFunc(h.AcceptFrom, func(a string) bool { return !shown.IsLine(a, maxLabel) }) {
+		return api.Errorf(api.CodeBadRequest, "a node takes tasks from at most %d controllers, named in at most %d bytes each", maxAcceptFrom, maxLabel)
+	}
 	h.Agent = tidyAgent(h.Agent)
 	return nil
+}
+
+// tidyServices leaves out what cannot be used as it is.
+func tidyServices(list []api.Service) []api.Service {
+	list = slices.DeleteFunc(list, func(s api.Service) bool {
+		_, ok := tunnel.Service(s.Name).Service()
+		return !ok || s.Kind != api.ServiceHTTP && s.Kind != api.ServiceTCP || len(s.Username) > maxLabel || len(s.Password) > maxPassword
+	})
+	return list[:min(len(list), maxServices)]
+}
+
+// withoutPasswords is what may be stored of services.
+func withoutPasswords(list []api.Service) []api.Service {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Username, list[i].Password = "", ""
+	}
+	return list
 }
 
 // tidyAgent does the same with what a node says of its agent.
@@ -144,7 +171,10 @@ var errTunnelOver = api.Errorf(api.CodeUnavailable, "the tunnel has ended")
 // register gives the link its name among the connected nodes; superseded says that
 // another process had it.
 func (s *Server) register(l *link, h api.Hello, now time.Time) (superseded bool, err error) {
-	c := &registry.Conn{Identity: l.who.Identity, Session: l.session, Client: registry.NewClient(l.session), Instance: h.Instance, Journal: h.JournalID, Since: now}
+	c := &registry.Conn{
+		Identity: l.who.Identity, Session: l.session, Client: registry.NewClient(l.session), Services: proxy.NewNode(l.who.Identity.Name, l.session, h),
+		Instance: h.Instance, Journal: h.JournalID, Since: now,
+	}
 	l.mu.Lock()
 	over := l.over
 	if !over {
@@ -253,6 +283,7 @@ func greet(rec *store.NodeRecord, h api.Hello, now time.Time) error {
 	rec.JournalID, rec.Epoch = h.JournalID, h.Epoch
 	rec.Agent, rec.OnlineAt = h.Agent, now
 	h.Bound = nil // goes to the bindings, not here
+	h.Services = withoutPasswords(h.Services)
 	rec.Hello = h
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"reflect"
+	"slices"
 
 	"github.com/go-chi/chi/v5"
 
@@ -48,16 +49,24 @@ func (s *Server) nodeStatus(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if l.registered() == nil {
+	c := l.registered()
+	if c == nil {
 		s.fail(w, r, api.Errorf(api.CodeConflict, "say hello first"))
 		return
 	}
 	id := l.who.Identity
 	s.cfg.Relay.Drain(id.ID, n.Draining)
+	services := tidyServices(n.Services)
+	if n.Services != nil {
+		c.Services.SetServices(services)
+	}
 	agent, changed := tidyAgent(n.Agent), false
 	rec, err := s.changeNode(r.Context(), id.ID, func(rec *store.NodeRecord) error {
 		changed = !reflect.DeepEqual(rec.Agent, agent)
 		rec.Agent = agent
+		if known := withoutPasswords(services); n.Services != nil && !slices.Equal(rec.Hello.Services, known) {
+			rec.Hello.Services, changed = known, true
+		}
 		if !changed {
 			return errUnchanged
 		}

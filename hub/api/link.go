@@ -148,6 +148,7 @@ func (s *Server) left(l *link) {
 	}
 	if c != nil {
 		c.Client.Close()
+		c.Services.Close()
 		s.depart(l, c)
 	}
 }

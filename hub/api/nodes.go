@@ -84,7 +84,7 @@ func (s *Server) nodeView(id store.Identity, rec store.NodeRecord) api.Node {
 	n := api.Node{
 		Name: id.Name, State: api.NodeOffline, Since: rec.OfflineAt, Agent: rec.Agent,
 		Version: rec.Hello.Version, Policy: rec.Hello.Policy,
-		Workspaces: rec.Hello.Workspaces, Services: rec.Hello.Services, LastError: rec.LastError,
+		Workspaces: rec.Hello.Workspaces, Services: serviceNames(rec.Hello.Services), LastError: rec.LastError,
 		Superseded: rec.Superseded, Alarms: rec.Alarms,
 	}
 	if rec.Hello.OS != "" {

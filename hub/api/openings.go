@@ -15,6 +15,9 @@ const (
 	maxTunnels = 16
 	// maxStreams is how many event streams and long polls one identity may have open.
 	maxStreams = 512
+	// maxCalls is how many requests to services one identity may have under way, at
+	// all nodes together.
+	maxCalls = 8192
 )
 
 // kind is a kind of opening.
@@ -23,10 +26,14 @@ type kind int
 const (
 	tunnels kind = iota
 	streams
+	calls
 	kinds
 )
 
-var maxOpenings = [kinds]int{tunnels: maxTunnels, streams: maxStreams}
+var (
+	maxOpenings  = [kinds]int{tunnels: maxTunnels, streams: maxStreams, calls: maxCalls}
+	openingNames = [kinds]string{tunnels: "tunnels", streams: "event streams and waits", calls: "requests to services"}
+)
 
 // opening is a tunnel or a stream.
 type opening struct {
@@ -85,11 +92,7 @@ func (o *openings) enter(op *opening) error {
 	case o.closed:
 		return store.ErrClosed
 	case mine.count[op.kind] >= maxOpenings[op.kind]:
-		what := "tunnels"
-		if op.kind == streams {
-			what = "event streams and waits"
-		}
-		e := api.Errorf(api.CodeRateLimited, "%d %s of yours are open; end some of them", mine.count[op.kind], what)
+		e := api.Errorf(api.CodeRateLimited, "%d %s of yours are open; end some of them", mine.count[op.kind], openingNames[op.kind])
 		e.RetryAfter = retryBusy
 		return e
 	}

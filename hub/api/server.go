@@ -19,6 +19,7 @@ import (
 	"opencode-mesh/hub/access"
 	"opencode-mesh/hub/events"
 	"opencode-mesh/hub/metrics"
+	"opencode-mesh/hub/proxy"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
 	"opencode-mesh/protocol/api"
@@ -72,8 +73,9 @@ type Server struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	inbox   *tunnel.Inbox
-	berths  sync.Map       // *tunnel.Session → *berth
-	open    *openings      // tunnels and streams
+	berths  sync.Map  // *tunnel.Session → *berth
+	open    *openings // tunnels and streams
+	proxy   *proxy.Proxy
 	serving sync.WaitGroup // the inner server
 }
 
@@ -89,6 +91,7 @@ func New(cfg Config) *Server {
 		cfg.ArtifactStall = artifactStall
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
+	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.public = s.publicRoutes()
@@ -157,7 +160,35 @@ func (s *Server) publicRoutes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(s.measure, s.recover, s.arriving)
 	r.NotFound(notFound)
-	r.MethodNotAllowed(methodNotAllowed)
+	r.MethodNotAllowed(s.otherMethods)
+	s.serviceRoutes(r)
+	s.ownRoutes(r)
+	return r
+}
+
+// serviceRoutes lead to the services of nodes and authenticate by themselves.
+func (s *Server) serviceRoutes(r chi.Router) {
+	r.Get(serviceRoute, s.services)
+	r.Get(servicesBelow, s.services)
+	r.Head(servicesBelow, s.services)
+	r.Post(servicesBelow, s.services)
+	r.Put(servicesBelow, s.services)
+	r.Patch(servicesBelow, s.services)
+	r.Delete(servicesBelow, s.services)
+	r.Options(servicesBelow, s.services)
+}
+
+// otherMethods are those that no route has. A service may have any.
+func (s *Server) otherMethods(w http.ResponseWriter, r *http.Request) {
+	if _, _, _, ok := proxy.Cut(r); ok {
+		s.services(w, r)
+		return
+	}
+	methodNotAllowed(w, r)
+}
+
+// ownRoutes are what the hub answers itself.
+func (s *Server) ownRoutes(r chi.Router) {
 	r.Get("/healthz", plain("ok\n"))
 	r.Get("/readyz", s.readyz)
 	r.Get("/metrics", s.metrics)
@@ -167,6 +198,7 @@ func (s *Server) publicRoutes() http.Handler {
 		r.Group(func(r chi.Router) {
 			r.Use(s.authenticate)
 			r.Get("/tunnel", s.tunnel)
+			r.Get("/nodes/{node}/services", s.serviceList)
 			s.controllerRoutes(r)
 			r.Group(func(r chi.Router) {
 				r.Use(operatorsOnly)
@@ -174,7 +206,6 @@ func (s *Server) publicRoutes() http.Handler {
 			})
 		})
 	})
-	return r
 }
 
 // controllerRoutes are the same on the public interface and inside a tunnel.

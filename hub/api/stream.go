@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"opencode-mesh/hub/access"
 	"opencode-mesh/hub/events"
 	"opencode-mesh/protocol/api"
 )
@@ -35,7 +36,7 @@ func (s *Server) taskEvents(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*events.Event) bool) {
-	ctx, done, err := s.hold(r)
+	ctx, done, err := s.hold(r, who(r), streams)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -61,9 +62,9 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 
 // hold enters a request that stays open, so that a revocation ends it, and the hub's
 // end: ctx is its own then. Call done when it is over.
-func (s *Server) hold(r *http.Request) (ctx context.Context, done func(), err error) {
+func (s *Server) hold(r *http.Request, by access.Principal, what kind) (ctx context.Context, done func(), err error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	op := &opening{kind: streams, identity: who(r).Identity.ID, end: cancel}
+	op := &opening{kind: what, identity: by.Identity.ID, end: cancel}
 	if err := s.open.add(ctx, op); err != nil {
 		cancel()
 		return nil, nil, err

@@ -84,7 +84,7 @@ func (s *Server) wait(r *http.Request, t store.Task) (store.Task, error) {
 	if err != nil || d < 0 {
 		return t, api.Errorf(api.CodeBadRequest, "wait is a duration such as 30s, at most %s", api.MaxWait)
 	}
-	ctx, done, err := s.hold(r)
+	ctx, done, err := s.hold(r, who(r), streams)
 	if err != nil {
 		return t, err
 	}

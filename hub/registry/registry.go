@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"opencode-mesh/hub/proxy"
 	"opencode-mesh/store"
 	"opencode-mesh/tunnel"
 )
@@ -25,6 +26,8 @@ type Conn struct {
 	Instance string
 	Journal  string
 	Since    time.Time
+	// Services are what the node offers; nil in tests that have none.
+	Services *proxy.Node
 }
 
 // Locator finds the connection of a node by its identity. Several hubs will share
@@ -37,11 +40,12 @@ type Locator interface {
 type Registry struct {
 	// mu guards the following field.
 	mu    sync.Mutex
-	conns map[string]*Conn
+	conns map[string]*Conn // by identity
+	names map[string]*Conn // the same by name, which one living identity has
 }
 
 // New makes an empty registry.
-func New() *Registry { return &Registry{conns: map[string]*Conn{}} }
+func New() *Registry { return &Registry{conns: map[string]*Conn{}, names: map[string]*Conn{}} }
 
 // Register makes c its identity's connection, unless its tunnel has ended already,
 // and tells the older one, if there is one, to go; superseded says that it was
@@ -53,7 +57,7 @@ func (g *Registry) Register(c *Conn) (superseded, ok bool) {
 		return false, false
 	}
 	older := g.conns[c.Identity.ID]
-	g.conns[c.Identity.ID] = c
+	g.conns[c.Identity.ID], g.names[c.Identity.Name] = c, c
 	g.mu.Unlock()
 	if older == nil || older == c {
 		return false, true
@@ -75,6 +79,9 @@ func (g *Registry) Unregister(c *Conn) bool {
 		return false
 	}
 	delete(g.conns, c.Identity.ID)
+	if g.names[c.Identity.Name] == c {
+		delete(g.names, c.Identity.Name)
+	}
 	return true
 }
 
@@ -83,6 +90,14 @@ func (g *Registry) Locate(identity string) (*Conn, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c, ok := g.conns[identity]
+	return c, ok
+}
+
+// Named finds the connection of a node by its name.
+func (g *Registry) Named(name string) (*Conn, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, ok := g.names[name]
 	return c, ok
 }
 

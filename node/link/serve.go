@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"time"
 
 	"opencode-mesh/protocol/api"
@@ -41,7 +42,7 @@ func (l *Link) serve(ctx context.Context, s *tunnel.Session) error {
 		_ = srv.Serve(s.Listener()) // ends with the session or by Shutdown
 	}()
 	l.cfg.Host.Attach(client)
-	l.report(ctx, client, hello.Agent)
+	l.report(ctx, client, api.NodeReport{Agent: hello.Agent, Services: hello.Services})
 	l.cfg.Host.Detach()
 
 	// What is being answered may be finished; after the session's end nothing of it
@@ -87,8 +88,9 @@ func (l *Link) greet(ctx context.Context, client *Client) (api.Hello, api.Welcom
 	}
 }
 
-// report tells the hub when the health of the agent changes, until ctx ends.
-func (l *Link) report(ctx context.Context, client *Client, known api.AgentStatus) {
+// report tells the hub when the agent's health or the services change, until ctx
+// ends.
+func (l *Link) report(ctx context.Context, client *Client, known api.NodeReport) {
 	tick := time.NewTicker(l.cfg.ReportInterval)
 	defer tick.Stop()
 	for {
@@ -98,7 +100,7 @@ func (l *Link) report(ctx context.Context, client *Client, known api.AgentStatus
 		case <-tick.C:
 		}
 		report := l.cfg.Host.Report(ctx)
-		if !changed(known, report.Agent) {
+		if !changed(known, report) {
 			continue
 		}
 		callCtx, cancel := context.WithTimeout(ctx, reportTimeout)
@@ -108,18 +110,18 @@ func (l *Link) report(ctx context.Context, client *Client, known api.AgentStatus
 			l.log.Debug("status not reported", "err", err)
 			continue
 		}
-		known = report.Agent
+		known = report
 	}
 }
 
 // memoryStep is the part of the memory by which it must have changed to be news.
 const memoryStep = 8
 
-// changed reports whether an agent's status is news.
-func changed(known, now api.AgentStatus) bool {
-	if diff := now.Memory - known.Memory; diff > known.Memory/memoryStep || -diff > known.Memory/memoryStep {
+// changed reports whether what a node says of its agent and services is news.
+func changed(known, now api.NodeReport) bool {
+	if diff := now.Agent.Memory - known.Agent.Memory; diff > known.Agent.Memory/memoryStep || -diff > known.Agent.Memory/memoryStep {
 		return true
 	}
-	now.Memory = known.Memory
-	return !reflect.DeepEqual(known, now)
+	now.Agent.Memory = known.Agent.Memory
+	return !reflect.DeepEqual(known.Agent, now.Agent) || !slices.Equal(known.Services, now.Services)
 }

@@ -49,6 +49,8 @@ const (
 	CodeReadOnly           Code = "read_only"
 	CodeShuttingDown       Code = "shutting_down"
 	CodeNodeOffline        Code = "node_offline"
+	CodeServiceDown        Code = "service_down"
+	CodeTimeout            Code = "timeout"
 	CodeDiskFull           Code = "disk_full"
 	CodeNodeFull           Code = "node_full"
 )
@@ -90,6 +92,8 @@ var statuses = map[Code]int{
 	CodeReadOnly:           http.StatusServiceUnavailable,
 	CodeShuttingDown:       http.StatusServiceUnavailable,
 	CodeNodeOffline:        http.StatusBadGateway,
+	CodeServiceDown:        http.StatusBadGateway,
+	CodeTimeout:            http.StatusGatewayTimeout,
 	CodeDiskFull:           http.StatusInsufficientStorage,
 	CodeNodeFull:           http.StatusInsufficientStorage,
 }

@@ -59,6 +59,15 @@ const (
 	MaxResumes = 2
 	// MaxWait bounds one long poll; the client asks again.
 	MaxWait = 60 * time.Second
+	// MaxRequestsPerNode is how many requests to the services of one node may be
+	// under way at once, open streams included; the next is refused with
+	// CodeUnavailable.
+	MaxRequestsPerNode = 1024
+	// MaxRewritten is the largest answer of a service that the hub rewrites to keep
+	// keys back, in bytes; a larger one is refused.
+	MaxRewritten = 16 << 20
+	// HandoverLimit is how long the URL of a Handover is good.
+	HandoverLimit = time.Minute
 	// MaxPage is the largest page of a listing.
 	MaxPage = 1000
 	// DefaultPage is the page size when the request names none.

@@ -17,14 +17,17 @@ type Hello struct {
 	// Epoch is the fencing epoch that the node proposes: one more than the last it
 	// stored. A hub that has seen this epoch of the journal already answers
 	// CodeJournalForked (semantics 5).
-	Epoch       uint64         `json:"epoch"`
-	Agent       AgentStatus    `json:"agent"`
-	Sessions    bool           `json:"sessions"` // whether the agent has sessions, hence lanes of one
-	Policy      string         `json:"policy"`
-	MaxParallel int            `json:"max_parallel"`
-	Workspaces  []string       `json:"workspaces,omitempty"` // first is the default
-	Services    []string       `json:"services,omitempty"`
-	Bound       []BoundSession `json:"bound,omitempty"`
+	Epoch       uint64      `json:"epoch"`
+	Agent       AgentStatus `json:"agent"`
+	Sessions    bool        `json:"sessions"` // whether the agent has sessions, hence lanes of one
+	Policy      string      `json:"policy"`
+	MaxParallel int         `json:"max_parallel"`
+	Workspaces  []string    `json:"workspaces,omitempty"` // first is the default
+	Services    []Service   `json:"services,omitempty"`
+	// AcceptFrom are the controllers that may use this node and its services, by
+	// name or identity id; empty: all.
+	AcceptFrom []string       `json:"accept_from,omitempty"`
+	Bound      []BoundSession `json:"bound,omitempty"`
 	// Instance is random per process: it tells a reconnect from a second process.
 	Instance string `json:"instance"`
 }
@@ -272,6 +275,8 @@ type NodeReport struct {
 	Waiting int         `json:"waiting"`
 	// Draining is set by a node that is stopping: no new offers.
 	Draining bool `json:"draining,omitempty"`
+	// Services are all that the node offers now; nil when it does not say.
+	Services []Service `json:"services,omitempty"`
 }
 
 // Millis converts a duration to whole milliseconds, rounding up so that a

@@ -29,10 +29,12 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"NodeList": reflect.TypeFor[api.NodeList](), "Node": reflect.TypeFor[api.Node](), "AgentStatus": reflect.TypeFor[api.AgentStatus](),
 		"CredentialList": reflect.TypeFor[api.CredentialList](), "Credential": reflect.TypeFor[api.Credential](),
 		"AuditPage": reflect.TypeFor[api.AuditPage](), "AuditEntry": reflect.TypeFor[api.AuditEntry](),
+		"ServiceList": reflect.TypeFor[api.ServiceList](), "ServiceInfo": reflect.TypeFor[api.ServiceInfo](),
 		"Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
 	},
 	tunnelDoc: {
-		"Hello": reflect.TypeFor[api.Hello](), "BoundSession": reflect.TypeFor[api.BoundSession](), "Welcome": reflect.TypeFor[api.Welcome](),
+		"Service": reflect.TypeFor[api.Service](),
+		"Hello":   reflect.TypeFor[api.Hello](), "BoundSession": reflect.TypeFor[api.BoundSession](), "Welcome": reflect.TypeFor[api.Welcome](),
 		"Party": reflect.TypeFor[api.Party](), "Offer": reflect.TypeFor[api.Offer](), "Binding": reflect.TypeFor[api.Binding](),
 		"Receipt": reflect.TypeFor[api.Receipt](), "Withdraw": reflect.TypeFor[api.Withdraw](),
 		"Reconcile": reflect.TypeFor[api.Reconcile](), "Triple": reflect.TypeFor[api.Triple](), "Reconciled": reflect.TypeFor[api.Reconciled](),

@@ -1,0 +1,141 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"time"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/tunnel"
+)
+
+// call is one request to a service.
+type call struct {
+	proxy   *Proxy
+	node    *Node
+	service api.Service
+	target  Target
+	by      Caller
+	in      *http.Request
+	rule    rule
+}
+
+// http passes an HTTP request on.
+func (c *call) http(w http.ResponseWriter) {
+	var err error
+	if c.rule, err = c.filter(); err != nil {
+		c.fail(w, err)
+		return
+	}
+	rc := http.NewResponseController(w)
+	if c.in.ProtoMajor == 1 {
+		// The service may answer before it has read everything.
+		_ = rc.EnableFullDuplex()
+		if c.in.ContentLength != 0 {
+			defer func() { _ = rc.SetReadDeadline(time.Now().Add(leftoverLimit)) }()
+		}
+	}
+	rp := httputil.ReverseProxy{
+		Rewrite: c.rewrite, Transport: c.node.transport, BufferPool: &c.proxy.buffers,
+		ModifyResponse: c.answer, ErrorHandler: c.failed, ErrorLog: c.proxy.quiet,
+	}
+	rp.ServeHTTP(&upgradable{w}, c.in)
+}
+
+// rewrite makes the request that the service gets.
+func (c *call) rewrite(pr *httputil.ProxyRequest) {
+	out, h := pr.Out, pr.Out.Header
+	out.URL.Scheme, out.URL.Host = "http", c.service.Name
+	c.target.apply(out.URL)
+	out.Trailer = pr.In.Trailer // of the clone it is that of before the body
+	dropMesh(h)
+	dropCookies(h)
+	if host := pr.In.Header.Get(api.HeaderHost); c.by.Apart && host != "" {
+		out.Host = host
+	}
+	c.proxy.forward(pr.In, out, c.by.Apart)
+	if !c.by.Apart && !c.by.Hosted {
+		delete(h, "Authorization") // it was for the hub
+	}
+	if c.service.Password != "" {
+		out.SetBasicAuth(c.service.Username, c.service.Password)
+	}
+	if c.rule.strip {
+		h["Accept-Encoding"] = []string{"identity"}
+		delete(h, "Range") // a part of it could not be read
+		delete(h, "If-Range")
+	}
+}
+
+// answer looks at what the service answers, before any of it is passed on.
+func (c *call) answer(res *http.Response) error {
+	h := res.Header
+	if res.StatusCode == http.StatusUnauthorized && c.service.Filter && c.service.Password != "" {
+		e := api.Errorf(api.CodeUnavailable, "%s of node %s does not take the password that the hub was told; it was probably started again: try again in a few seconds", c.service.Name, c.node.name)
+		e.RetryAfter = retryRestart
+		return e
+	}
+	dropMesh(h)
+	switch {
+	case c.by.Hosted:
+		dropSetCookies(h)
+	default:
+		confine(h, c.by.Apart)
+	}
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		dropHops(h)
+		return nil
+	}
+	if c.rule.strip {
+		return c.keepKeys(res)
+	}
+	return nil
+}
+
+// failed answers a request that has got no answer from its service.
+func (c *call) failed(w http.ResponseWriter, _ *http.Request, err error) { c.fail(w, c.reason(err)) }
+
+func (c *call) fail(w http.ResponseWriter, err error) {
+	if c.in.Context().Err() != nil {
+		// Nobody is there to read it, or the hub ends what it has open.
+		panic(http.ErrAbortHandler)
+	}
+	c.proxy.cfg.Fail(w, c.in, err)
+}
+
+// reason turns what went wrong into an error that says so.
+func (c *call) reason(err error) error {
+	var refusal *api.Error
+	var ended *tunnel.CloseError
+	var reset *tunnel.ResetError
+	node, service := c.node.name, c.service.Name
+	switch {
+	case errors.As(err, &refusal):
+		return refusal
+	case errors.As(err, &ended), errors.Is(err, tunnel.ErrGoingAway), c.node.session.Err() != nil:
+		return api.Errorf(api.CodeNodeOffline, "node %s is offline", node)
+	case errors.As(err, &reset):
+		switch reset.Code {
+		case tunnel.ResetNoService:
+			return api.Errorf(api.CodeNotFound, "node %s offers %s no longer", node, service)
+		case tunnel.ResetUnreachable:
+			return api.Errorf(api.CodeServiceDown, "%s of node %s does not run, or takes no connections: see to it on that machine", service, node)
+		case tunnel.ResetTimeout, tunnel.ResetBusy:
+			return c.late()
+		}
+		return api.Errorf(api.CodeServiceDown, "%s of node %s broke the connection off before it answered", service, node)
+	case errors.Is(err, context.DeadlineExceeded):
+		return c.late()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return api.Errorf(api.CodeServiceDown, "%s of node %s closed the connection before it answered", service, node)
+	}
+	c.proxy.cfg.Log.Info("a service could not be used", "node", node, "service", service, "err", err)
+	return api.Errorf(api.CodeServiceDown, "%s of node %s gave no answer that is HTTP", service, node)
+}
+
+func (c *call) late() error {
+	return api.Errorf(api.CodeTimeout, "%s of node %s did not take the connection in %s", c.service.Name, c.node.name, dialLimit)
+}

@@ -1,0 +1,155 @@
+package proxy
+
+import (
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"opencode-mesh/protocol/api"
+)
+
+const meshPrefix = "Mesh-"
+
+// CookiePrefix begins the names of the mesh's own cookies, perhaps after one of the
+// prefixes that browsers know. None of them reaches a service, and no service sets
+// one.
+const CookiePrefix = "mesh_"
+
+func ours(cookie string) bool {
+	cookie = strings.TrimPrefix(strings.TrimPrefix(cookie, "__Host-"), "__Secure-")
+	return len(cookie) >= len(CookiePrefix) && strings.EqualFold(cookie[:len(CookiePrefix)], CookiePrefix)
+}
+
+// dropMesh takes the mesh's own headers out.
+func dropMesh(h http.Header) {
+	for name := range h {
+		if strings.HasPrefix(name, meshPrefix) {
+			delete(h, name)
+		}
+	}
+}
+
+// dropCookies takes the mesh's own cookies out and leaves the others as they are.
+func dropCookies(h http.Header) {
+	var kept []string
+	for _, line := range h["Cookie"] {
+		pairs := strings.Split(line, ";")
+		n := len(pairs)
+		pairs = slices.DeleteFunc(pairs, func(pair string) bool {
+			name, _, _ := strings.Cut(pair, "=")
+			return ours(textproto.TrimString(name))
+		})
+		if len(pairs) < n {
+			line = textproto.TrimString(strings.Join(pairs, ";"))
+		}
+		if line != "" {
+			kept = append(kept, line)
+		}
+	}
+	if h["Cookie"] != nil {
+		h["Cookie"] = kept
+	}
+	if len(kept) == 0 {
+		delete(h, "Cookie")
+	}
+}
+
+// forwardedFor are the headers by which proxies tell where a request came from.
+var forwardedFor = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded"}
+
+// forward sets what the service is told of the request's way. What the client said
+// of it counts only if it is a trusted proxy; where it arrived, also if it is a
+// program of the mesh that stands before the hub.
+func (p *Proxy) forward(in, to *http.Request, apart bool) {
+	out := to.Header
+	peer, err := netip.ParseAddrPort(in.RemoteAddr)
+	addr := peer.Addr().Unmap().WithZone("")
+	trusted := err == nil && slices.ContainsFunc(p.cfg.TrustedProxies, func(x netip.Prefix) bool { return x.Contains(addr) })
+	for _, name := range forwardedFor {
+		delete(out, name)
+		if v := in.Header[name]; trusted && len(v) > 0 {
+			out[name] = slices.Clone(v)
+		}
+	}
+	if err == nil {
+		chain := append(out["X-Forwarded-For"], addr.String())
+		out["X-Forwarded-For"] = []string{strings.Join(chain, ", ")}
+	}
+	if out["X-Forwarded-Host"] == nil {
+		out["X-Forwarded-Host"] = []string{to.Host}
+	}
+	if out["X-Forwarded-Proto"] == nil {
+		proto := in.Header.Get("X-Forwarded-Proto")
+		switch {
+		case apart && (proto == "http" || proto == "https"):
+		case in.TLS != nil:
+			proto = "https"
+		default:
+			proto = "http"
+		}
+		out["X-Forwarded-Proto"] = []string{proto}
+	}
+}
+
+// risky are the headers of an answer that tell a browser something about the whole
+// origin, which is the hub's.
+var risky = []string{
+	"Set-Cookie", "Content-Security-Policy", "X-Content-Type-Options",
+	"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed",
+}
+
+// confine makes an answer harmless for the hub's own origin (semantics 23). With
+// keep, the client gets what was taken away under other names.
+func confine(h http.Header, keep bool) {
+	for _, name := range risky {
+		v := h[name]
+		delete(h, name)
+		if keep && v != nil {
+			h[api.HeaderOriginal+name] = v
+		}
+	}
+	h["Content-Security-Policy"] = []string{"sandbox"}
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+}
+
+// dropSetCookies takes out cookies that would reach beyond the service's own host
+// name, or pass for the mesh's.
+func dropSetCookies(h http.Header) {
+	lines := slices.DeleteFunc(h["Set-Cookie"], func(line string) bool {
+		pair, attributes, _ := strings.Cut(line, ";")
+		name, _, _ := strings.Cut(pair, "=")
+		if ours(textproto.TrimString(name)) {
+			return true
+		}
+		for a := range strings.SplitSeq(attributes, ";") {
+			name, _, _ := strings.Cut(a, "=")
+			if strings.EqualFold(textproto.TrimString(name), "Domain") {
+				return true
+			}
+		}
+		return false
+	})
+	if len(lines) == 0 {
+		delete(h, "Set-Cookie")
+		return
+	}
+	h["Set-Cookie"] = lines
+}
+
+// dropHops takes the hop-by-hop headers out of the answer to an upgrade, but for the
+// upgrade itself: of the others the standard library takes care.
+func dropHops(h http.Header) {
+	for _, line := range h["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			if name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); name != "Upgrade" {
+				delete(h, name)
+			}
+		}
+	}
+	for _, name := range []string{"Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding"} {
+		delete(h, name)
+	}
+	h["Connection"] = []string{"Upgrade"}
+}
