@@ -25,6 +25,7 @@ func (s *Server) innerRoutes() http.Handler {
 			r.Use(s.notDraining)
 			r.Post("/hello", s.hello)
 			r.Put("/status", s.nodeStatus)
+			r.Put("/tasks/{id}/question", s.question)
 			s.controllerRoutes(r)
 		})
 	})
@@ -104,6 +105,20 @@ func (s *Server) progress(w http.ResponseWriter, r *http.Request) {
 	}
 	p.Task = chi.URLParam(r, "id")
 	if err := s.cfg.Relay.ProgressFrom(r.Context(), linkOf(r).who.Identity, p); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) question(w http.ResponseWriter, r *http.Request) {
+	var a api.Ask
+	if err := decode(w, r, api.MaxBody, &a); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	a.Task = chi.URLParam(r, "id")
+	if err := s.cfg.Relay.Asked(context.WithoutCancel(r.Context()), linkOf(r).who.Identity, a); err != nil {
 		s.fail(w, r, err)
 		return
 	}

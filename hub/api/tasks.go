@@ -33,7 +33,7 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 	out := api.Dispatched{Tasks: make([]api.Task, len(made))}
 	for i, t := range made {
-		out.Tasks[i] = relay.View(t)
+		out.Tasks[i] = s.cfg.Relay.Live(t)
 	}
 	reply(w, http.StatusCreated, out)
 }
@@ -107,7 +107,7 @@ func (s *Server) tasks(w http.ResponseWriter, r *http.Request) {
 	}
 	out := api.TaskPage{Tasks: make([]api.Task, len(page.Tasks))}
 	for i, t := range page.Tasks {
-		out.Tasks[i] = relay.View(t)
+		out.Tasks[i] = s.cfg.Relay.Live(t)
 	}
 	if page.Next > 0 {
 		out.Next = strconv.FormatUint(page.Next, 10)
@@ -177,7 +177,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, do func(ctx context
 		s.fail(w, r, err)
 		return
 	}
-	reply(w, http.StatusOK, relay.View(t))
+	reply(w, http.StatusOK, s.cfg.Relay.Live(t))
 }
 
 func (s *Server) cancel(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Cancel) }
@@ -236,7 +236,7 @@ func (s *Server) envelope(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	reply(w, http.StatusAccepted, relay.View(t))
+	reply(w, http.StatusAccepted, s.cfg.Relay.Live(t))
 }
 
 // travel reads what an envelope does not say: fields of a Dispatch, under their names.

@@ -29,7 +29,7 @@ const (
 
 // Event is one change. Type and Controller say who may see it.
 type Event struct {
-	Seq        uint64
+	Seq        uint64 // 0 of an event that is not kept
 	Type       string // api.EventTask …
 	Task       string // id, for subscribers of one task
 	Controller string // identity id of the task's
@@ -72,8 +72,13 @@ func New(generation, boot string) *Bus {
 	return &Bus{prefix: generation + "-" + boot + "-", oldest: 1, next: 1, subs: map[*Sub]struct{}{}}
 }
 
-// ID is how an event is named on the wire.
-func (b *Bus) ID(e *Event) string { return b.prefix + strconv.FormatUint(e.Seq, 10) }
+// ID is how an event is named on the wire; "" of one that is not kept.
+func (b *Bus) ID(e *Event) string {
+	if e.Seq == 0 {
+		return ""
+	}
+	return b.prefix + strconv.FormatUint(e.Seq, 10)
+}
 
 // Sub is one subscriber. Read C until it is closed, then Err says why.
 type Sub struct {
@@ -174,12 +179,29 @@ func (b *Bus) Publish(e *Event) {
 	}
 }
 
+// Passing publishes a task whose record did not change: what its agent does comes
+// every second of every running task. It is not kept for resuming, so that it pushes
+// no change out, and a subscriber whose queue is half full goes without.
+func (b *Bus) Passing(controller string, t api.Task) {
+	e := &Event{Type: api.EventTask, Task: t.Task, Controller: controller, Value: t}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.subs {
+		if len(s.c) < QueueSize/2 && s.filter(e) {
+			s.c <- e // only Publish and this fill it, under the lock
+		}
+	}
+}
+
 // plain is about what an event takes whose texts are short.
 const plain = 1 << 10
 
 // Task publishes a change of a task.
 func (b *Bus) Task(controller string, t api.Task) {
 	size := plain + sum(t.Artifacts) + sum(t.Flags)
+	if a := t.Activity; a != nil {
+		size += len(a.Note) + len(a.Tool) + len(a.Line)
+	}
 	if t.Question != nil {
 		size += len(t.Question.Text) + sum(t.Question.Options)
 	}

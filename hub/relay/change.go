@@ -45,7 +45,7 @@ func (r *Relay) change(ctx context.Context, id string, fn func(store.Task) (stor
 		if err != nil {
 			return t, err
 		}
-		next.Life = step(t, next, r.clock.Now())
+		next.Life = step(next, r.clock.Now())
 		got, err := r.st.UpdateTask(ctx, next, parts...)
 		if errors.Is(err, store.ErrConflict) {
 			// The copy was built on a note that did not reach the disk.
@@ -64,34 +64,36 @@ func (r *Relay) change(ctx context.Context, id string, fn func(store.Task) (stor
 }
 
 // note is change without waiting for the disk, for states that a crash may
-// forget because the node reports them again. Only of open tasks.
-func (r *Relay) note(ctx context.Context, id string, fn func(store.Task) (store.Task, error)) {
+// forget because the node reports them again. Only of open tasks. It reports whether
+// something changed.
+func (r *Relay) note(ctx context.Context, id string, fn func(store.Task) (store.Task, error)) (changed bool) {
 	release, err := r.lock(ctx, id)
 	if err != nil {
-		return
+		return false
 	}
 	defer release()
 	r.mu.Lock()
 	e := r.tasks[id]
 	if e == nil {
 		r.mu.Unlock()
-		return
+		return false
 	}
 	t := e.task
 	r.mu.Unlock()
 	next, err := fn(t)
 	if err != nil {
-		return
+		return false
 	}
-	next.Life = step(t, next, r.clock.Now())
+	next.Life = step(next, r.clock.Now())
 	got, err := r.st.UpdateTaskLater(next, func(err error) {
 		// The copy is ahead of the store until the next change finds out.
 		r.log.Warn("a task's state could not be noted", "task", id, "err", err)
 	})
 	if err != nil {
-		return // refused (full queue, disk trouble): the node will report it again
+		return false // refused (full queue, disk trouble): the node will report it again
 	}
 	r.put(got)
+	return true
 }
 
 // turn is the right to change one record: in this process the changes of a task go
@@ -145,21 +147,30 @@ func (r *Relay) leave(id string, k *turn) {
 	}
 }
 
-// step appends to a task's life when its state, attempt or turn changed.
-func step(old, next store.Task, now time.Time) []api.Step {
-	if old.State == next.State && old.Attempt == next.Attempt && old.Turn == next.Turn {
-		return next.Life
+// step appends to a task's life when its state, attempt or turn is another than that
+// of the last step.
+func step(t store.Task, now time.Time) []api.Step {
+	if n := len(t.Life); n > 0 {
+		if last := t.Life[n-1]; last.State == t.State && last.Attempt == t.Attempt && last.Turn == t.Turn {
+			return t.Life
+		}
 	}
-	life := slices.Clone(next.Life)
-	s := api.Step{At: now, State: next.State, Attempt: next.Attempt, Turn: next.Turn}
-	if o := next.Outcome; next.State.Settled() && o != nil && o.Error != nil {
-		s.Note = o.Error.Code
+	note := ""
+	if o := t.Outcome; t.State.Settled() && o != nil && o.Error != nil {
+		note = o.Error.Code
 	}
-	life = append(life, s)
+	return noted(t, note, now).Life
+}
+
+// noted appends the state that a task is in to its life, with a note.
+func noted(t store.Task, note string, now time.Time) store.Task {
+	life := slices.Clone(t.Life)
+	life = append(life, api.Step{At: now, State: t.State, Attempt: t.Attempt, Turn: t.Turn, Note: note})
 	if len(life) > store.MaxLife { // keep the first step and the newest
 		life = slices.Delete(life, 1, len(life)-store.MaxLife+1)
 	}
-	return life
+	t.Life = life
+	return t
 }
 
 // each calls fn for all of a list, atOnce at a time so that they share commits. It

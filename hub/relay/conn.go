@@ -56,11 +56,11 @@ func (c *conn) wake() {
 	}
 }
 
-// pump sends withdrawals, and then starts offers, until there are none.
+// pump sends what is urgent, and then starts offers, until there is nothing.
 func (c *conn) pump() {
 	r := c.relay
 	for {
-		r.withdrawAll(c)
+		r.urgent(c)
 		r.startOffers(c)
 		r.mu.Lock()
 		if !c.again || c.closed {

@@ -100,6 +100,9 @@ func checkDispatch(d *api.Dispatch) error {
 			return api.Errorf(api.CodeBadRequest, "the %s must be between 0 and %s", b.what, b.most)
 		}
 	}
+	if err := checkAutoAnswer(d.AutoAnswer); err != nil {
+		return err
+	}
 	names, ids := map[string]bool{}, map[string]bool{}
 	for _, t := range d.Targets {
 		switch {

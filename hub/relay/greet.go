@@ -165,6 +165,9 @@ func received(t store.Task, s api.State, now time.Time) store.Task {
 			t.StartedAt = now
 		}
 	}
+	if t.Asking != "" {
+		s = api.StateQuestion // in the middle of the turn
+	}
 	return become(t, s, now)
 }
 

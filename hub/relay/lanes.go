@@ -16,7 +16,7 @@ type queue struct {
 	tasks    map[string]*entry
 	lanes    map[string]*lane
 	ready    []*lane  // lanes whose head may be offered, each at most once
-	urgent   []*entry // withdrawals that the connection has to send, each at most once
+	urgent   []*entry // whose withdrawal or answer the connection has to send, each at most once
 	conn     *conn    // the attached connection, nil while there is none
 	arriving int      // connections that are being greeted
 	coming   int      // tasks under way to their commit

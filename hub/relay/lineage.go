@@ -43,7 +43,11 @@ func (r *Relay) lineage(by Author) (via []string, parent string, err error) {
 		via, parent = below(e.task), id
 	case by.Identity.Role == api.RoleNode && q != nil:
 		for _, e := range q.tasks {
-			switch e.task.State {
+			state := e.task.State
+			if state == api.StateQuestion && e.task.Asking != "" {
+				state = api.StateRunning // what it does beside its question
+			}
+			switch state {
 			case api.StateRunning, api.StateAccepted, api.StateOffered, api.StateUnknown:
 				if v := below(e.task); len(v) > len(via) || parent == "" {
 					via, parent = v, e.task.ID

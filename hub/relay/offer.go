@@ -168,7 +168,8 @@ func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
 		Triple: t.Triple(), HubID: r.hubID, JournalID: c.Hello.JournalID, Epoch: c.Hello.Epoch,
 		Hash: t.TurnHash, Seq: t.Seq, Kind: t.Kind, Controller: t.Controller,
 		CreatedMS: begun(t).UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(t.Deadline),
-		Mode: t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t.ID),
+		QuestionMS: api.Millis(questionLimit(t)),
+		Mode:       t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t.ID),
 	}
 	if c.Hello.Sessions {
 		o.Binding = api.Binding{Generation: t.Generation, Title: sessionTitle(t.Controller.Name)}

@@ -49,7 +49,7 @@ func canceled(code, message string) api.Outcome {
 func settle(t store.Task, o api.Outcome, now time.Time) store.Task {
 	o.Reply = ""
 	t.Outcome = &o
-	t.Question = nil
+	t.Question, t.Asking, t.Answer = nil, "", nil
 	t.EndedAt = now
 	t.RanMS += o.RanMS
 	if t.StartedAt.IsZero() && o.RanMS > 0 {
@@ -95,9 +95,7 @@ func tidy(o *api.Outcome) error {
 	o.Artifacts, o.Flags = paths, flags
 	o.Session = shown.Line(o.Session, maxSessionID)
 	o.RanMS = claimed(o.RanMS).Milliseconds()
-	if k := o.Tokens; k != nil {
-		o.Tokens = &api.Tokens{Total: min(max(k.Total, 0), maxTokens), Limit: min(max(k.Limit, 0), maxTokens)}
-	}
+	o.Tokens = tidyTokens(o.Tokens)
 	if e := o.Error; e != nil {
 		o.Error = &api.TaskError{Code: shown.Line(e.Code, maxWord), Message: shown.Text(e.Message, maxErrorText)}
 	}
@@ -120,6 +118,13 @@ func tidyPaths(paths []string) []string {
 		}
 	}
 	return kept
+}
+
+func tidyTokens(k *api.Tokens) *api.Tokens {
+	if k == nil {
+		return nil
+	}
+	return &api.Tokens{Total: min(max(k.Total, 0), maxTokens), Limit: min(max(k.Limit, 0), maxTokens)}
 }
 
 func tidyQuestion(q api.Asked) *api.Asked {

@@ -92,7 +92,7 @@ func (r *Relay) judge(t store.Task, res api.Result, hash string) (reading, error
 	switch {
 	case at != of && !older && !r.restored && !slices.Contains(t.Flags, api.FlagRecovered):
 		return 0, api.Errorf(api.CodeBadRequest, "attempt %d turn %d of task %s was never offered", of.Attempt, of.Turn, t.ID)
-	case t.State.Settled(), older, at == of && t.State == api.StateQuestion:
+	case t.State.Settled(), older, at == of && t.State == api.StateQuestion && t.Asking == "":
 		return readLate, nil
 	}
 	return readNew, nil
@@ -140,7 +140,14 @@ func (r *Relay) apply(ctx context.Context, t store.Task, res api.Result) error {
 		if reply := res.Outcome.Reply; reply != "" {
 			parts = []store.Part{{Key: store.PartKey{Kind: store.PartReply, Attempt: res.Attempt, Turn: res.Turn}, Data: []byte(reply)}}
 		}
-		return r.conclude(t, res.Outcome, ended), parts, nil
+		next := r.conclude(t, res.Outcome, ended)
+		if option, ok := byPolicy(next); ok {
+			var part store.Part
+			next = noted(next, noteByPolicy, now)
+			next, part = nextTurn(next, api.TurnAnswer, answerTo(next.Question, optionText(option)), now)
+			parts = append(parts, part)
+		}
+		return next, parts, nil
 	})
 	if bindErr := <-bound; err == nil {
 		err = bindErr
@@ -181,18 +188,10 @@ func (r *Relay) conclude(t store.Task, o api.Outcome, ended time.Time) store.Tas
 
 // ask notes that the agent waits for an answer. The lane is free meanwhile.
 func (r *Relay) ask(t store.Task, o api.Outcome, ended time.Time) store.Task {
-	limit := t.QuestionTimeout
-	if limit == 0 {
-		limit = api.DefaultQuestionTimeout
-	}
-	asked := r.clock.Now()
-	until := asked.Add(limit)
-	q := &api.Question{ID: questionID(t), Kind: o.Question.Kind, Text: o.Question.Text, Options: o.Question.Options, AskedAt: asked, ExpiresAt: &until}
-	if q.Options == nil {
-		q.Options = []string{}
-	}
+	t.Question = question(questionID(t), o.Question, r.clock.Now(), questionLimit(t))
+	t.Asking, t.Answer = "", nil
 	o.Reply, o.Question = "", nil
-	t.Outcome, t.Question = &o, q
+	t.Outcome = &o
 	t.RanMS += o.RanMS
 	if t.StartedAt.IsZero() {
 		t.StartedAt = ended.Add(-time.Duration(o.RanMS) * time.Millisecond)
@@ -201,8 +200,8 @@ func (r *Relay) ask(t store.Task, o api.Outcome, ended time.Time) store.Task {
 	return become(t, api.StateQuestion, ended)
 }
 
-// ProgressFrom takes a node's word that a turn runs or is held, with a note for
-// people. Best effort: it is not awaited on disk.
+// ProgressFrom takes a node's word that a turn runs or is held, which is not awaited
+// on disk, and what its agent does, of which nothing is stored.
 func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Progress) error {
 	t, err := r.current(ctx, p.Task)
 	if err != nil {
@@ -214,7 +213,8 @@ func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Pro
 	if p.State != api.StateRunning && p.State != api.StateHeld && p.State != api.StateAccepted {
 		return nil
 	}
-	r.note(ctx, p.Task, func(t store.Task) (store.Task, error) {
+	news := r.does(p.Triple, tidyActivity(p.Activity))
+	published := r.note(ctx, p.Task, func(t store.Task) (store.Task, error) {
 		switch {
 		case t.State.Settled() || t.Triple() != p.Triple || t.State == api.StateQuestion:
 			return t, errNoChange
@@ -227,5 +227,8 @@ func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Pro
 		}
 		return received(t, p.State, now), nil
 	})
+	if news && !published {
+		r.tellDoing(p.Task)
+	}
 	return nil
 }

@@ -75,7 +75,7 @@ func drafts(by store.Identity, targets []target, d api.Dispatch, now time.Time) 
 			Target: api.Party{ID: tg.id.ID, Name: tg.id.Name}, Workspace: d.Workspace, Mode: d.Mode, New: d.New,
 			State: api.StateQueued, Since: now, CreatedAt: now, ExpiresAt: now.Add(ms(d.TTLMS, api.DefaultTTL)),
 			Deadline: ms(d.DeadlineMS, 0), QuestionTimeout: ms(d.QuestionTimeoutMS, 0),
-			Attempt: 1, Turn: 1, Kind: api.TurnTask,
+			AutoAnswer: d.AutoAnswer, Attempt: 1, Turn: 1, Kind: api.TurnTask,
 		}
 		t.Hash = bodyHash(t, d.Text)
 		t.TurnHash = t.Hash

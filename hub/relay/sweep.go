@@ -98,16 +98,16 @@ func (r *Relay) bound(t store.Task, now time.Time, may bool) (b bound, code stri
 			return boundLost, ""
 		}
 	case api.StateQuestion:
-		switch {
-		case away && ended:
+		if away && (ended || t.Asking != "") { // a turn that asked and runs on
 			return boundLost, ""
-		case may && !ended && now.After(*t.Question.ExpiresAt):
-			return boundQuestion, ""
 		}
 	case api.StateUnknown:
 		if may && now.Sub(t.Since) > api.UnknownLimit {
 			return boundUnknown, ""
 		}
+	}
+	if asks := t.State == api.StateQuestion || t.Asking != ""; asks && may && !ended && now.After(*t.Question.ExpiresAt) {
+		return boundQuestion, ""
 	}
 	if old {
 		return boundExpired, ""
@@ -136,8 +136,7 @@ func (r *Relay) overdue(ctx context.Context, id string, now time.Time, may bool)
 		case boundUnknown:
 			return settle(t, failed(api.TaskNodeLost, "the node did not return", api.FlagMayHaveRun), now), nil, nil
 		case boundQuestion:
-			next, part := nextTurn(t, api.TurnAssume, assumption, now)
-			return next, []store.Part{part}, nil
+			return timedOut(t, now)
 		case boundExpired:
 			if t.Journal == "" {
 				return settle(t, api.Outcome{State: api.StateExpired}, now), nil, nil

@@ -22,7 +22,9 @@ type entry struct {
 	tried   bool          // an offer to task.Journal may have been sent
 	doomed  bool          // dispatched from inside a task of a controller that is gone
 	asked   ask           // the withdrawal that its node answered last
-	urged   bool          // its withdrawal is listed or under way
+	told    told          // the answer that its node was told last
+	urged   bool          // its withdrawal or its answer is listed or under way
+	doing   *api.Activity // what its agent does, while it runs
 }
 
 // add enters an open task. Called with mu held.
@@ -52,6 +54,9 @@ func (r *Relay) put(t store.Task) {
 		return
 	}
 	r.tally(e, e.task.State, -1)
+	if t.Triple() != e.task.Triple() || !active(t.State) {
+		e.doing = nil
+	}
 	e.task = t
 	close(e.changed)
 	if t.State.Settled() {
@@ -111,7 +116,7 @@ func (r *Relay) dropText(e *entry) {
 
 // publish hands the change on while mu keeps the order of changes; the bus never
 // blocks.
-func (r *Relay) publish(t store.Task) { r.bus.Task(t.Controller.ID, View(t)) }
+func (r *Relay) publish(t store.Task) { r.bus.Task(t.Controller.ID, r.view(t)) }
 
 // current returns the copy of an open task, or the stored record.
 func (r *Relay) current(ctx context.Context, id string) (store.Task, error) {

@@ -17,9 +17,6 @@ func questionID(t store.Task) string {
 	return t.ID + "." + strconv.Itoa(t.Attempt) + "." + strconv.Itoa(t.Turn)
 }
 
-// assumption is what an agent is told when nobody answered in time.
-const assumption = "No answer came in time. Go on with the most sensible assumption, and name that assumption in the summary of your result block."
-
 // Cancel asks for the end of a task. Once it was offered its node decides, so the
 // returned record may still be running; a settled one is CodeAlreadySettled
 // (semantics 7).
@@ -50,8 +47,8 @@ func ending(t store.Task, reason string, never api.Outcome, now time.Time) (stor
 }
 
 // Answer gives an answer to the question that a task waits for: a new turn of the
-// same task in the same session. The first answer wins (semantics 1); the number
-// of an option stands for the option.
+// same task in the same session, or what the turn that asked goes on with. The first
+// answer wins (semantics 1); the number of an option stands for the option.
 func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Task, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -63,27 +60,38 @@ func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Ta
 	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
 		q := t.Question
 		switch {
-		case t.State != api.StateQuestion && (question != "" || len(t.Results) > 0):
-			return t, nil, api.Errorf(api.CodeAlreadyAnswered, "task %s waits for no answer, it is %s", t.ID, t.State)
-		case t.State != api.StateQuestion:
-			return t, nil, api.Errorf(api.CodeQuestionGone, "task %s has asked nothing, it is %s", t.ID, t.State)
+		case t.State != api.StateQuestion && t.Asking == "":
+			return t, nil, nothingAsked(t)
 		case question != "" && question != q.ID:
-			return t, nil, api.Errorf(api.CodeAlreadyAnswered, "that question was answered already")
+			return t, nil, anotherAsked(t)
 		case !t.CancelAt.IsZero():
 			return t, nil, api.Errorf(api.CodeQuestionGone, "task %s is being canceled", t.ID)
+		case t.Asking != "":
+			words, err := answerFor(q, text)
+			if err != nil {
+				return t, nil, err
+			}
+			return given(t, words, r.clock.Now()), nil, nil
 		}
-		next, part := nextTurn(t, api.TurnAnswer, answerTo(q, text), r.clock.Now())
+		words := text
+		if i, ok := optionNumber(q, text); ok {
+			words = optionText(q.Options[i])
+		}
+		next, part := nextTurn(t, api.TurnAnswer, answerTo(q, words), r.clock.Now())
 		return next, []store.Part{part}, nil
 	})
+}
+
+// optionText is an option as it goes back to the agent that offered it.
+func optionText(option string) string {
+	words, _ := mesh.Defuse(option)
+	return words
 }
 
 // answerTo writes the text of an answer: the controller's words, or the option that
 // it chose. The question is the agent's own and comes along as data, so that what
 // somebody made it ask is never instruction (semantics 17).
 func answerTo(q *api.Question, words string) string {
-	if n, err := strconv.Atoi(words); err == nil && n >= 1 && n <= len(q.Options) {
-		words, _ = mesh.Defuse(q.Options[n-1])
-	}
 	framed, _ := mesh.Frame(mesh.NewNonce(), "your question", q.Text)
 	return "Answer to your question (repeated below): " + words + "\n\n" + strings.TrimSuffix(framed, "\n")
 }
@@ -92,7 +100,7 @@ func answerTo(q *api.Question, words string) string {
 func nextTurn(t store.Task, kind, body string, now time.Time) (store.Task, store.Part) {
 	t.Turn++
 	t.Kind, t.TurnHash = kind, hashOf(kind, questionID(t), body)
-	t.Question, t.Received = nil, false
+	t.Question, t.Asking, t.Answer, t.Received = nil, "", nil, false
 	t = become(t, api.StateOffered, now)
 	return t, store.Part{Key: textKey(t), Data: []byte(body)}
 }

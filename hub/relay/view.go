@@ -49,7 +49,7 @@ func View(t store.Task) api.Task {
 
 // Detail is everything that is known of a task, texts included.
 func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
-	v := View(t)
+	v := r.Live(t)
 	v.Life = t.Life
 	text, err := r.part(ctx, t.ID, firstText)
 	if err != nil {

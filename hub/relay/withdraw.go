@@ -35,10 +35,10 @@ func (c *conn) owes(e *entry) bool {
 	return wanted && e.task.Journal == c.Hello.JournalID && e.asked != ask{c, e.task.Triple(), reason}
 }
 
-// urge lists an entry whose withdrawal is to be sent. Called with mu held.
+// urge lists an entry whose withdrawal or answer is to be sent. Called with mu held.
 func (r *Relay) urge(e *entry) {
 	q := e.queue
-	if q.conn == nil || e.urged || !q.conn.owes(e) {
+	if q.conn == nil || e.urged || !q.conn.owes(e) && !q.conn.owesAnswer(e) {
 		return
 	}
 	e.urged = true
@@ -59,9 +59,9 @@ func (r *Relay) owed(c *conn) []*entry {
 	return list
 }
 
-// withdrawAll sends what is to be withdrawn, before any new offer (semantics 7).
-// What fails is listed again after a pause, in which offers go on.
-func (r *Relay) withdrawAll(c *conn) {
+// urgent sends withdrawals and answers, before any new offer (semantics 7). What
+// fails is listed again after a pause, in which offers go on.
+func (r *Relay) urgent(c *conn) {
 	for {
 		r.mu.Lock()
 		var list []*entry
@@ -75,6 +75,9 @@ func (r *Relay) withdrawAll(c *conn) {
 		_, _ = each(list, func(e *entry) error {
 			err := r.withdraw(c, e)
 			if err == nil {
+				err = r.deliver(c, e)
+			}
+			if err == nil {
 				r.sent(c, e)
 				return nil
 			}
@@ -85,9 +88,9 @@ func (r *Relay) withdrawAll(c *conn) {
 			r.mu.Lock()
 			id := e.task.ID
 			r.mu.Unlock()
-			r.log.Info("a withdrawal failed, trying again", "task", id, "node", c.Identity.Name, "err", err)
+			r.log.Info("a withdrawal or an answer failed, trying again", "task", id, "node", c.Identity.Name, "err", err)
 			c.work.Go(func() {
-				r.pause(c.ctx, withdrawTry)
+				r.pause(c.ctx, urgentTry)
 				r.sent(c, e)
 			})
 			return nil
@@ -95,12 +98,12 @@ func (r *Relay) withdrawAll(c *conn) {
 	}
 }
 
-// withdrawTry is the length of the pause after a failed withdrawal, as of a try: a
-// cancel is somebody's wish, so it does not wait ever longer.
-const withdrawTry = 2
+// urgentTry is the length of the pause after one that failed, as of a try: it is
+// somebody's wish, so it does not wait ever longer.
+const urgentTry = 2
 
-// sent takes an entry off the list; if its withdrawal is still to be sent, or
-// another one by now, it is listed anew.
+// sent takes an entry off the list; if there is something to be sent by now, it is
+// listed anew.
 func (r *Relay) sent(c *conn, e *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
