@@ -25,6 +25,7 @@ type peer struct {
 	srv     *http.Server
 	served  sync.WaitGroup
 	offers  chan api.Offer
+	replies chan api.Reply
 	paths   chan string
 }
 
@@ -39,7 +40,7 @@ func (b *box) dial(secret string, header ...string) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{t: b.t, session: s, offers: make(chan api.Offer, 100), paths: make(chan string, 100)}
+	p := &peer{t: b.t, session: s, offers: make(chan api.Offer, 100), replies: make(chan api.Reply, 100), paths: make(chan string, 100)}
 	p.hc = &http.Client{Transport: &http.Transport{DialContext: s.DialContext}}
 	p.srv = &http.Server{Handler: http.HandlerFunc(p.serve)}
 	p.served.Go(func() { _ = p.srv.Serve(s) })
@@ -57,8 +58,13 @@ func (p *peer) close() {
 // serve plays the node's side: it takes every offer.
 func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 	p.paths <- r.Method + " " + r.URL.Path
-	switch r.URL.Path {
-	case "/v1/reconcile":
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/answer"):
+		var a api.Reply
+		_ = json.NewDecoder(r.Body).Decode(&a)
+		p.replies <- a
+		_ = json.NewEncoder(w).Encode(api.Receipt{Triple: a.Triple, State: api.StateRunning})
+	case r.URL.Path == "/v1/reconcile":
 		var q api.Reconcile
 		_ = json.NewDecoder(r.Body).Decode(&q)
 		_ = json.NewEncoder(w).Encode(api.Reconciled{Tasks: make([]api.Receipt, len(q.Tasks))})
@@ -138,6 +144,17 @@ func (p *peer) offer() api.Offer {
 	case <-time.After(30 * time.Second):
 		p.t.Fatal("no offer came")
 		return api.Offer{}
+	}
+}
+
+func (p *peer) reply() api.Reply {
+	p.t.Helper()
+	select {
+	case a := <-p.replies:
+		return a
+	case <-time.After(30 * time.Second):
+		p.t.Fatal("no answer came")
+		return api.Reply{}
 	}
 }
 

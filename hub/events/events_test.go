@@ -157,3 +157,36 @@ func TestWhatIsLargeByWhateverFieldCounts(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatPassesPushesNothingOutAndCutsNobodyOff(t *testing.T) {
+	b := events.New("g", "b")
+	_, sub, _ := b.Subscribe("", all)
+	publish(b, 1)
+	last := b.ID(<-sub.C)
+	publish(b, 1)
+	for range 2 * events.RingSize { // nobody reads meanwhile
+		b.Passing("c", api.Task{Task: "t"})
+	}
+	if e := <-sub.C; e.Seq != 2 {
+		t.Errorf("event %d", e.Seq)
+	}
+	if e := <-sub.C; e.Seq != 0 || b.ID(e) != "" || !strings.Contains(string(e.JSON()), `"task":"t"`) {
+		t.Errorf("event %+v", e)
+	}
+	publish(b, 1)
+	n := 0
+	for e := range sub.C {
+		if n++; e.Seq == 3 {
+			break // it was neither cut off nor left out
+		}
+	}
+	if n > events.QueueSize {
+		t.Errorf("%d events waited", n)
+	}
+	sub.Close()
+	missed, sub, resync := b.Subscribe(last, all)
+	defer sub.Close()
+	if resync || len(missed) != 2 {
+		t.Errorf("missed %d, resync %v", len(missed), resync)
+	}
+}

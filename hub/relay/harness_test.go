@@ -44,6 +44,7 @@ type gate struct {
 	store.Store
 	created, updated func(before bool)     // around CreateTasks and UpdateTask
 	fail             func(id string) error // of UpdateTask
+	writes           atomic.Int64          // changes of tasks that were tried
 }
 
 func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.Task, error) {
@@ -54,7 +55,13 @@ func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.
 	return g.Store.CreateTasks(ctx, tasks)
 }
 
+func (g *gate) UpdateTaskLater(t store.Task, onFail func(error)) (store.Task, error) {
+	g.writes.Add(1)
+	return g.Store.UpdateTaskLater(t, onFail)
+}
+
 func (g *gate) UpdateTask(ctx context.Context, t store.Task, parts ...store.Part) (store.Task, error) {
+	g.writes.Add(1)
 	if g.fail != nil {
 		if err := g.fail(t.ID); err != nil {
 			return t, err
@@ -67,10 +74,14 @@ func (g *gate) UpdateTask(ctx context.Context, t store.Task, parts ...store.Part
 	return g.Store.UpdateTask(ctx, t, parts...)
 }
 
-// disk is a disk that is full on demand.
-type disk struct{ full atomic.Bool }
+// disk is a disk that is full on demand, and counts the commits.
+type disk struct {
+	full    atomic.Bool
+	commits atomic.Int64
+}
 
 func (d *disk) BeforeCommit(boltdb.CommitOp) error {
+	d.commits.Add(1)
 	if d.full.Load() {
 		return boltdb.WriteFault(syscall.ENOSPC)
 	}
@@ -229,12 +240,14 @@ type fakeNode struct {
 	withdraw  func(api.Withdraw) (api.Receipt, error)
 	onAsk     func(api.Reconcile) (api.Reconciled, error)
 	onFail    func(error) // nil: the test fails
+	onAnswer  func(api.Reply) (api.Receipt, error)
+	answers   chan api.Reply // that came in, taken or not
 	sessions  bool
 	bound     []api.BoundSession
 }
 
 func (h *harness) node(name, journal string) *fakeNode {
-	return &fakeNode{h: h, name: name, journal: journal, epoch: 1, known: map[api.Triple]api.Receipt{}, offered: make(chan api.Offer, 1000), sessions: true}
+	return &fakeNode{h: h, name: name, journal: journal, epoch: 1, known: map[api.Triple]api.Receipt{}, offered: make(chan api.Offer, 1000), answers: make(chan api.Reply, 1000), sessions: true}
 }
 
 // attach connects the node; the returned function ends the connection.
@@ -256,13 +269,15 @@ func (n *fakeNode) attach() (detach func()) {
 }
 
 func (n *fakeNode) tryAttach(ctx context.Context) (end func(), err error) {
+	n.mu.Lock()
 	n.epoch++
-	fail := n.onFail
+	epoch, fail := n.epoch, n.onFail
+	n.mu.Unlock()
 	if fail == nil {
 		fail = func(err error) { n.h.t.Errorf("%s failed: %v", n.name, err) }
 	}
 	return n.h.relay.Attach(ctx, relay.Link{Identity: n.h.ids[n.name], Node: n, Hello: api.Hello{
-		JournalID: n.journal, Epoch: n.epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
+		JournalID: n.journal, Epoch: epoch, OS: "linux", Arch: "amd64", Sessions: n.sessions, Bound: n.bound,
 	}}, fail)
 }
 
@@ -318,7 +333,16 @@ func (n *fakeNode) Reconcile(_ context.Context, q api.Reconcile) (api.Reconciled
 }
 
 func (n *fakeNode) Answer(_ context.Context, a api.Reply) (api.Receipt, error) {
-	return api.Receipt{Triple: a.Triple, State: api.StateRunning}, nil
+	n.mu.Lock()
+	n.calls = append(n.calls, "answer "+a.Task)
+	on := n.onAnswer
+	n.mu.Unlock()
+	rc, err := api.Receipt{Triple: a.Triple, State: api.StateRunning}, error(nil)
+	if on != nil {
+		rc, err = on(a)
+	}
+	n.answers <- a
+	return rc, err
 }
 
 // next waits for the next offer.
@@ -337,8 +361,9 @@ func (n *fakeNode) next() api.Offer {
 func (n *fakeNode) settle(o api.Offer, out api.Outcome) error {
 	n.mu.Lock()
 	n.known[o.Triple] = api.Receipt{Triple: o.Triple, State: out.State, Outcome: &out}
+	epoch := n.epoch
 	n.mu.Unlock()
-	return n.h.relay.Result(context.Background(), n.h.ids[n.name], api.Result{Triple: o.Triple, JournalID: n.journal, Epoch: n.epoch, Outcome: out})
+	return n.h.relay.Result(context.Background(), n.h.ids[n.name], api.Result{Triple: o.Triple, JournalID: n.journal, Epoch: epoch, Outcome: out})
 }
 
 func (n *fakeNode) count(id string) (c int) {
