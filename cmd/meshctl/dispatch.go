@@ -92,13 +92,12 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 		return err
 	}
 	timeout, _ := cmd.Flags().GetDuration("timeout")
-	tasks, err := m.create(cmd.Context(), c, d, timeout)
+	ctx, cancel := within(cmd.Context(), timeout)
+	defer cancel()
+	tasks, err := c.Dispatch(ctx, d)
 	switch {
 	case errors.Is(err, client.ErrUnreachable):
-		if cmd.Context().Err() != nil {
-			err = errors.New("interrupted")
-		}
-		return cli.Exit(cli.ExitNoAccess, fmt.Errorf("%w\nit may have been taken all the same; look with: meshctl task show %s", err, idsOf(d)))
+		return mayBeTaken(cmd.Context(), err, idsOf(d))
 	case err != nil:
 		return err
 	}
@@ -108,14 +107,20 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	return m.waitFor(cmd, c, tasks, timeout)
 }
 
-// create hands the dispatch over, within the time that the person gave.
-func (m *Main) create(ctx context.Context, c *client.Client, d api.Dispatch, timeout time.Duration) ([]api.Task, error) {
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+// mayBeTaken is the error of a hub that did not answer what would create tasks.
+func mayBeTaken(ctx context.Context, err error, ids string) error {
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
 	}
-	return c.Dispatch(ctx, d)
+	return cli.Exit(cli.ExitNoAccess, fmt.Errorf("%w\nit may have been taken all the same; look with: meshctl task show %s", err, ids))
+}
+
+// within bounds a call by the time that the person gave; 0 does not.
+func within(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout > 0 {
+		return context.WithTimeout(ctx, timeout)
+	}
+	return context.WithCancel(ctx)
 }
 
 // known refuses targets that are no nodes before a text is asked for.

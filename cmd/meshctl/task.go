@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -266,12 +265,9 @@ func (m *Main) runEnvelope(cmd *cobra.Command, args []string, c *client.Client) 
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	if timeout, _ := cmd.Flags().GetDuration("timeout"); timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
+	timeout, _ := cmd.Flags().GetDuration("timeout")
+	ctx, cancel := within(cmd.Context(), timeout)
+	defer cancel()
 	hub := &outage{tell: func(text string) { fmt.Fprintln(m.app.Stderr, text) }}
 	t, err := c.Wait(ctx, sent.Task, hub.lost)
 	if ctx.Err() != nil {

@@ -22,12 +22,8 @@ const reloads = 8
 // waitFor shows the tasks until each is settled or asks something, or the wait
 // ends.
 func (m *Main) waitFor(cmd *cobra.Command, c *client.Client, tasks []api.Task, timeout time.Duration) error {
-	ctx := cmd.Context()
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
+	ctx, cancel := within(cmd.Context(), timeout)
+	defer cancel()
 	w := &wait{c: c, tasks: map[string]api.Task{}, whole: cli.AsJSON(cmd)}
 	for _, t := range tasks {
 		if _, twice := w.tasks[t.Task]; !twice {

@@ -61,6 +61,8 @@ func TestAnswersOfTheMeshBecomeExitCodes(t *testing.T) {
 		{api.Errorf(api.CodeNotSettled, "x"), cli.ExitNotDone},
 		{api.Errorf(api.CodeAlreadyAnswered, "x"), cli.ExitNotDone},
 		{api.Errorf(api.CodeQuestionGone, "x"), cli.ExitNotDone},
+		{api.Errorf(api.CodeConflict, "x"), cli.ExitNotDone},
+		{api.Errorf(api.CodeNotSupported, "x"), cli.ExitUsage},
 		{errors.New("x"), cli.ExitNotDone},
 		{cli.Exit(cli.ExitQuestion, api.Errorf(api.CodeInternal, "x")), cli.ExitQuestion},
 	} {

@@ -125,8 +125,10 @@ func Coded(err error) error {
 		return err
 	}
 	switch e.Code {
-	case api.CodeAlreadySettled, api.CodeNotSettled, api.CodeAlreadyAnswered, api.CodeQuestionGone:
+	case api.CodeAlreadySettled, api.CodeNotSettled, api.CodeAlreadyAnswered, api.CodeQuestionGone, api.CodeConflict:
 		return Exit(ExitNotDone, err)
+	case api.CodeNotSupported: // by this target, whenever it is asked
+		return Exit(ExitUsage, err)
 	}
 	switch status := e.Code.Status(); {
 	case status >= 500, status == 401, status == 403, status == 429:
