@@ -59,8 +59,11 @@ type Client struct {
 	base string
 	name string
 	pace pace
-	// sign adds credential and token; a function, because fmt prints fields.
-	sign func(http.Header)
+	// sign adds credential and token, signService the credential where Authorization is
+	// the service's own; functions, because fmt prints fields.
+	sign, signService func(http.Header)
+	// trusted says that the hub's name is that of its certificate (auth.SchemeTrusted).
+	trusted bool
 }
 
 // New makes a client of the hub that the profile was issued by; token is the
@@ -71,12 +74,16 @@ func New(p auth.Profile, token string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{hc: hc, base: p.Link.BaseURL(), name: p.Name, pace: usualPace, sign: func(h http.Header) {
-		h.Set("Authorization", "Bearer "+p.Credential.Reveal())
-		if token != "" {
-			h.Set(api.TaskTokenHeader, token)
-		}
-	}}, nil
+	return &Client{
+		hc: hc, base: p.Link.BaseURL(), name: p.Name, pace: usualPace, trusted: p.Link.Scheme == auth.SchemeTrusted,
+		sign: func(h http.Header) {
+			h.Set("Authorization", "Bearer "+p.Credential.Reveal())
+			if token != "" {
+				h.Set(api.TaskTokenHeader, token)
+			}
+		},
+		signService: func(h http.Header) { h.Set(api.HeaderAuthorization, "Bearer "+p.Credential.Reveal()) },
+	}, nil
 }
 
 // Name is who the client is at the hub.
@@ -314,9 +321,5 @@ func (c *Client) send(ctx context.Context, method, path string, in any, header h
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}
-	defer resp.Body.Close()
-	data, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	e := api.DecodeError(resp.StatusCode, data)
-	e.RetryAfter = auth.ParseRetryAfter(resp.Header.Get("Retry-After"), time.Now())
-	return nil, e
+	return nil, refusal(resp)
 }

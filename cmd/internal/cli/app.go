@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -110,7 +111,7 @@ func System(prefix string) *App {
 		a.StdoutTerminal = false
 	}
 	for _, kv := range a.Env {
-		if k, _, _ := strings.Cut(kv, "="); strings.HasPrefix(k, "MESH") {
+		if k, _, _ := strings.Cut(kv, "="); meshVariable(kv) {
 			_ = os.Unsetenv(k)
 		}
 	}
@@ -160,6 +161,23 @@ func (a *App) Getenv(key string) (value string, ok bool) {
 		}
 	}
 	return value, ok
+}
+
+// ChildEnv is the environment for a child: without the mesh's variables, passwords
+// among them (semantics 2).
+func (a *App) ChildEnv() []string {
+	var env []string
+	for _, kv := range a.Env {
+		if !meshVariable(kv) {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// meshVariable reports whether a variable is one of the mesh's.
+func meshVariable(kv string) bool {
+	return len(kv) >= 4 && (kv[:4] == "MESH" || runtime.GOOS == "windows" && strings.EqualFold(kv[:4], "MESH"))
 }
 
 // Run executes root with args until it is done or a signal ends it, and returns
