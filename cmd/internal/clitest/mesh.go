@@ -164,6 +164,9 @@ func (h *Hub) AwaitTask(id string, state api.State) (t api.Task) {
 
 // Node is a node in this process.
 type Node struct {
+	hub            *Hub
+	name           string
+	cfg            node.Config
 	Dir, Workspace string
 	// Stop stops it.
 	Stop func()
@@ -174,18 +177,31 @@ type Node struct {
 func (h *Hub) StartNode(name string, a agent.Agent, change ...func(*node.Config)) *Node {
 	h.tb.Helper()
 	p := h.Enroll(auth.EnrollJoin, api.Login{Name: name})
-	n := &Node{Dir: h.tb.TempDir(), Workspace: h.tb.TempDir()}
-	cfg := node.Config{
+	n := &Node{hub: h, name: name, Dir: h.tb.TempDir(), Workspace: h.tb.TempDir()}
+	n.cfg = node.Config{
 		DataDir: n.Dir, Profile: p, Agent: a, Version: "test",
 		Workspaces: []agent.Workspace{{Name: "main", Dir: n.Workspace}},
 		Backoff:    tunnel.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond, Restart: 10 * time.Millisecond},
 	}
 	for _, c := range change {
-		c(&cfg)
+		c(&n.cfg)
 	}
-	opened, err := node.New(cfg)
+	n.start()
+	return n
+}
+
+// Restart stops the node and starts it again with its directory and name.
+func (n *Node) Restart() {
+	n.hub.tb.Helper()
+	n.Stop()
+	n.start()
+}
+
+func (n *Node) start() {
+	n.hub.tb.Helper()
+	opened, err := node.New(n.cfg)
 	if err != nil {
-		h.tb.Fatal(err)
+		n.hub.tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -198,12 +214,11 @@ func (h *Hub) StartNode(name string, a agent.Agent, change ...func(*node.Config)
 		stopped = true
 		cancel()
 		if err := <-ended; err != nil {
-			h.tb.Logf("node %s ended with %v", name, err)
+			n.hub.tb.Logf("node %s ended with %v", n.name, err)
 		}
 	}
-	h.tb.Cleanup(n.Stop)
-	h.AwaitState(name, api.NodeOnline)
-	return n
+	n.hub.tb.Cleanup(n.Stop)
+	n.hub.AwaitState(n.name, api.NodeOnline)
 }
 
 // DemoAgent runs the demo agent as a program, under shims of the test's binary.

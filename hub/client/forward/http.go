@@ -108,6 +108,7 @@ func (f *Forward) rewrite(p *httputil.ProxyRequest) {
 	p.Out.Trailer = p.In.Trailer // filled in while the body is read
 	p.Out.Header.Del(api.HeaderAuthorization)
 	p.Out.Header.Del(api.HeaderHost)
+	p.Out.Header.Set("X-Forwarded-Proto", "http")
 	if f.cfg.Password != "" {
 		p.Out.Header.Del("Authorization")
 	}

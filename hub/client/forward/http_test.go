@@ -104,7 +104,7 @@ func TestRequestsReachTheServiceAsTheBrowserSentThem(t *testing.T) {
 		if s.host != addr || s.header.Get("Mesh-Host") != addr {
 			t.Errorf("Host is %s, Mesh-Host %s", s.host, s.header.Get("Mesh-Host"))
 		}
-		if s.header.Get("Authorization") != "Basic b3duOm93bg==" || s.header.Get("Cookie") != "own=1" || s.header.Get("X-Own") != "2" || s.header.Get("X-Hop") != "" {
+		if s.header.Get("Authorization") != "Basic b3duOm93bg==" || s.header.Get("Cookie") != "own=1" || s.header.Get("X-Own") != "2" || s.header.Get("X-Hop") != "" || s.header.Get("X-Forwarded-Proto") != "http" {
 			t.Errorf("header %v", s.header)
 		}
 		if resp.StatusCode != http.StatusTeapot || string(body) != "short and stout" || resp.Header.Get("X-Own") != "1" {
