@@ -19,7 +19,7 @@ import (
 // one, but the turn goes on once the answer is there, so its lane stays taken.
 
 // maxAskID bounds an agent's id of what it asks, in bytes.
-const maxAskID = 128
+const maxAskID = 256
 
 // What an agent is told when nobody answered in time: to a question, and to a
 // request for leave, which is never taken as given (semantics 8).
@@ -42,58 +42,72 @@ var permits = []string{api.PermitOnce, api.PermitAlways, api.PermitReject}
 
 // Asked takes what an agent asks in the middle of its turn, or that it is withdrawn,
 // from the turn's node. It is on disk when nil is returned. A repeat changes nothing;
-// a newer question of the turn takes the place of one that is not answered.
-// CodeQuestionGone: nobody will answer, because the turn is over or being canceled.
+// a newer question of the turn takes the place of one that is not answered, which is
+// asked again afterwards. CodeQuestionGone: nobody will answer, because the turn is
+// over or being canceled.
 func (r *Relay) Asked(ctx context.Context, from store.Identity, a api.Ask) error {
 	if !mesh.ValidTaskID(a.Task) || !shown.IsLine(a.Question, maxAskID) {
 		return api.Errorf(api.CodeBadRequest, "a question needs a task and an id of its own of at most %d bytes", maxAskID)
 	}
-	repeated := false
+	var later *behind // what is to be asked after this
 	_, err := r.change(ctx, a.Task, func(t store.Task) (_ store.Task, _ []store.Part, err error) {
-		if t.Target.ID != from.ID || t.Journal == "" || t.Journal != a.JournalID {
+		later = nil
+		switch {
+		case t.Target.ID != from.ID || t.Journal == "" || t.Journal != a.JournalID:
 			return t, nil, api.Errorf(api.CodeForbidden, "task %s is not this node's", a.Task)
-		}
-		if a.Asked == nil {
+		case a.Asked == nil:
 			t, err = r.takenBack(t, a)
 			return t, nil, err
-		}
-		switch repeated = t.Triple() == a.Triple && t.Answer != nil && t.Answer.Asking == a.Question; {
-		case t.State.Settled() || t.Triple() != a.Triple || t.State == api.StateQuestion && t.Asking == "":
-			return t, nil, api.Errorf(api.CodeQuestionGone, "attempt %d turn %d of task %s is over", a.Attempt, a.Turn, t.ID)
-		case !t.CancelAt.IsZero():
-			return t, nil, api.Errorf(api.CodeQuestionGone, "task %s is being ended", t.ID)
-		case repeated || t.Asking == a.Question:
+		case !mayAsk(t, a.Triple):
+			return t, nil, api.Errorf(api.CodeQuestionGone, "attempt %d turn %d of task %s is over, or being ended", a.Attempt, a.Turn, t.ID)
+		case t.Asking == a.Question || t.Answer != nil && t.Answer.Asking == a.Question || r.waits(a):
 			return t, nil, errNoChange
 		}
-		return r.asking(t, a), nil, nil
+		q := r.questionOf(t, a)
+		if r.answering(t) {
+			later = &behind{asking: a.Question, q: q, epoch: a.Epoch}
+			return t, nil, errNoChange
+		}
+		if t.Asking != "" {
+			later = &behind{asking: t.Asking, q: t.Question} // see heard for its epoch
+		}
+		return r.asks(t, a.Question, q), nil, nil
 	})
 	if errors.Is(err, store.ErrNotFound) {
 		return api.Errorf(api.CodeUnknownTask, "task %s is not known here", a.Task)
 	}
-	if err == nil && repeated {
-		r.tellAgain(a.Task)
+	if err == nil && a.Asked != nil {
+		r.heard(a, later)
 	}
 	return err
 }
 
-// asking notes a question of the turn that runs, and answers it if nobody is needed
-// for that.
-func (r *Relay) asking(t store.Task, a api.Ask) store.Task {
-	now := r.clock.Now()
-	replaces := t.Asking != ""
+// mayAsk reports whether a turn of a task can ask something.
+func mayAsk(t store.Task, turn api.Triple) bool {
+	return !t.State.Settled() && t.Triple() == turn && t.CancelAt.IsZero() && (t.State != api.StateQuestion || t.Asking != "")
+}
+
+// questionOf makes the record of what is asked in the middle of a turn.
+func (r *Relay) questionOf(t store.Task, a api.Ask) *api.Question {
 	asked := tidyQuestion(*a.Asked)
 	if asked.Kind == api.QuestionPermission {
 		asked.Options = slices.Clone(permits)
 	}
-	t.Question = question(questionID(t)+"."+hashOf(a.Question)[:12], asked, now, questionLimit(t))
-	t.Asking = a.Question
-	t = received(t, api.StateRunning, now) // which it is not: it asks
+	return question(questionID(t)+"."+hashOf(a.Question)[:12], asked, r.clock.Now(), questionLimit(t))
+}
+
+// asks lets the turn that runs wait for an answer, or answers it if nobody is needed
+// for that.
+func (r *Relay) asks(t store.Task, asking string, q *api.Question) store.Task {
+	now := r.clock.Now()
+	replaces := t.Asking != ""
+	t.Question, t.Asking = q, asking
+	t = received(t, api.StateRunning, now) // and in question, because it asks
 	if text, note, ok := unasked(t); ok {
-		t = noted(t, note, now)
 		if note != noteByPolicy {
-			t.Flags = mergeFlags(t.Flags, []api.Flag{unansweredFlag(t.Question)})
+			t.Flags = mergeFlags(t.Flags, []api.Flag{unansweredFlag(q)})
 		}
-		return given(t, text, now)
+		return given(noted(t, note, now), text, now)
 	}
 	if replaces {
 		t = noted(t, noteReplaced, now)
@@ -138,6 +152,7 @@ func questionLimit(t store.Task) time.Duration {
 // longer wants.
 func (r *Relay) takenBack(t store.Task, a api.Ask) (store.Task, error) {
 	now := r.clock.Now()
+	r.unwait(t.ID, a.Question)
 	switch {
 	case t.State.Settled() || t.Triple() != a.Triple:
 		return t, errNoChange
@@ -254,7 +269,7 @@ func lastQuestion(t store.Task) (asked, gone bool) {
 // anotherAsked says what became of a question that is not the one that a task asks.
 func anotherAsked(t store.Task) error {
 	if n := len(t.Life); n > 0 && t.Life[n-1].Note == noteReplaced {
-		return api.Errorf(api.CodeQuestionGone, "task %s does not ask that any more; look at what it asks now", t.ID)
+		return api.Errorf(api.CodeQuestionGone, "task %s asks something else now; look at it", t.ID)
 	}
 	return api.Errorf(api.CodeAlreadyAnswered, "that question was answered already")
 }

@@ -267,7 +267,7 @@ func TestOnlyTheTurnsOwnNodeAndJournalMayAsk(t *testing.T) {
 	wantCode(t, copied.tell(o.Triple, "per_1", nil), api.CodeForbidden)
 	wantCode(t, beta.tell(of("no-such-task", 1, 1), "per_1", permission), api.CodeUnknownTask)
 	wantCode(t, beta.tell(of("not an id", 1, 1), "per_1", permission), api.CodeBadRequest)
-	for _, question := range []string{"", "two\nlines", strings.Repeat("q", 200)} {
+	for _, question := range []string{"", "two\nlines", strings.Repeat("q", 300)} {
 		wantCode(t, beta.tell(o.Triple, question, permission), api.CodeBadRequest)
 	}
 	wantCode(t, beta.tell(of(id(1), 1, 2), "per_1", permission), api.CodeQuestionGone)
@@ -440,10 +440,11 @@ func TestAnAnswerWaitsBesideANewerQuestion(t *testing.T) {
 	beta.mustTell(o.Triple, "per_2", permission)
 	wantCode(t, h.answer(id(1), first, "reject"), api.CodeAlreadyAnswered)
 	beta.attach()
+	beta.mustTell(o.Triple, "per_2", permission) // as on each connection
 	if a := beta.told(); a.Question != "per_1" || a.Text != "always" {
 		t.Errorf("reply %+v", a)
 	}
-	if got := h.taken(id(1)); got.State != api.StateQuestion || got.Asking != "per_2" {
+	if got := h.await(id(1), api.StateQuestion); got.Asking != "per_2" || got.Answer != nil {
 		t.Errorf("task %+v", got)
 	}
 	h.mustAnswer(id(1), "", "once")

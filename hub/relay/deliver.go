@@ -71,13 +71,3 @@ func (r *Relay) deliver(c *conn, e *entry) error {
 	e.told = told{c, t.Answer}
 	return nil
 }
-
-// tellAgain sends an answer once more, because its question came again.
-func (r *Relay) tellAgain(task string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e := r.tasks[task]; e != nil {
-		e.told = told{}
-		r.urge(e)
-	}
-}

@@ -12,6 +12,13 @@ func (r *Relay) TextMemory() int {
 	return r.textBytes
 }
 
+// Behind is how many questions of a node's tasks wait behind others.
+func (r *Relay) Behind(target string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queues[target].behind
+}
+
 // Spend takes n tasks from a controller's rate without creating them.
 func (r *Relay) Spend(controller string, n int) {
 	r.mu.Lock()

@@ -16,10 +16,11 @@ type queue struct {
 	tasks    map[string]*entry
 	lanes    map[string]*lane
 	ready    []*lane  // lanes whose head may be offered, each at most once
-	urgent   []*entry // whose withdrawal or answer the connection has to send, each at most once
+	urgent   []*entry // about which the connection has something urgent to do, each at most once
 	conn     *conn    // the attached connection, nil while there is none
 	arriving int      // connections that are being greeted
 	coming   int      // tasks under way to their commit
+	behind   int      // questions that wait behind others, of all its tasks
 	running  int
 	// awaySince is when the node was last attached; since the hub's start at most.
 	awaySince time.Time

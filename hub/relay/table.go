@@ -23,7 +23,9 @@ type entry struct {
 	doomed  bool          // dispatched from inside a task of a controller that is gone
 	asked   ask           // the withdrawal that its node answered last
 	told    told          // the answer that its node was told last
-	urged   bool          // its withdrawal or its answer is listed or under way
+	behind  []*behind     // what its turn asks besides, newest last
+	heard   uint64        // the epoch in which its node asked last what it asks
+	urged   bool          // something urgent about it is listed or under way
 	doing   *api.Activity // what its agent does, while it runs
 }
 
@@ -57,6 +59,9 @@ func (r *Relay) put(t store.Task) {
 	if t.Triple() != e.task.Triple() || !active(t.State) {
 		e.doing = nil
 	}
+	if t.Triple() != e.task.Triple() {
+		e.keepBehind(nil)
+	}
 	e.task = t
 	close(e.changed)
 	if t.State.Settled() {
@@ -73,6 +78,7 @@ func (r *Relay) put(t store.Task) {
 func (r *Relay) drop(e *entry) {
 	t := e.task
 	r.unplace(e)
+	e.keepBehind(nil)
 	delete(r.tasks, t.ID)
 	delete(e.queue.tasks, t.ID)
 	r.author(t.Controller.ID, -1)

@@ -35,10 +35,11 @@ func (c *conn) owes(e *entry) bool {
 	return wanted && e.task.Journal == c.Hello.JournalID && e.asked != ask{c, e.task.Triple(), reason}
 }
 
-// urge lists an entry whose withdrawal or answer is to be sent. Called with mu held.
+// urge lists an entry whose withdrawal or answer is to be sent, or whose next
+// question is to be asked. Called with mu held.
 func (r *Relay) urge(e *entry) {
 	q := e.queue
-	if q.conn == nil || e.urged || !q.conn.owes(e) && !q.conn.owesAnswer(e) {
+	if q.conn == nil || e.urged || !q.conn.owes(e) && !q.conn.owesAnswer(e) && q.conn.next(e) == nil {
 		return
 	}
 	e.urged = true
@@ -59,8 +60,8 @@ func (r *Relay) owed(c *conn) []*entry {
 	return list
 }
 
-// urgent sends withdrawals and answers, before any new offer (semantics 7). What
-// fails is listed again after a pause, in which offers go on.
+// urgent does what is listed so, before any new offer (semantics 7). What fails is
+// listed again after a pause, in which offers go on.
 func (r *Relay) urgent(c *conn) {
 	for {
 		r.mu.Lock()
@@ -78,6 +79,9 @@ func (r *Relay) urgent(c *conn) {
 				err = r.deliver(c, e)
 			}
 			if err == nil {
+				err = r.askNext(c, e)
+			}
+			if err == nil {
 				r.sent(c, e)
 				return nil
 			}
@@ -88,7 +92,7 @@ func (r *Relay) urgent(c *conn) {
 			r.mu.Lock()
 			id := e.task.ID
 			r.mu.Unlock()
-			r.log.Info("a withdrawal or an answer failed, trying again", "task", id, "node", c.Identity.Name, "err", err)
+			r.log.Info("what is urgent about a task failed, trying again", "task", id, "node", c.Identity.Name, "err", err)
 			c.work.Go(func() {
 				r.pause(c.ctx, urgentTry)
 				r.sent(c, e)
