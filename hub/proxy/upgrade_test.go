@@ -1,0 +1,165 @@
+package proxy_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"opencode-mesh/protocol/api"
+)
+
+// upgrade sends an upgrade request with something behind it, over a connection of
+// its own.
+func (b *bed) upgrade(path, protocol, behind string) (net.Conn, *bufio.Reader, *http.Response) {
+	b.t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(b.root, "http://"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = c.Close() })
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hub.example\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n%s", path, protocol, behind)
+	r := bufio.NewReader(c)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c, r, resp
+}
+
+const webPath = "/v1/nodes/alpha/services/web/"
+
+// upper upgrades, says hello with the answer and then repeats in capitals what it
+// gets, until the end of that; then it says goodbye.
+func upper(c net.Conn, r *bufio.Reader) {
+	if _, err := http.ReadRequest(r); err != nil {
+		return
+	}
+	fmt.Fprint(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: upper\r\n\r\nwith the answer\n")
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			fmt.Fprint(c, "bye\n")
+			return
+		}
+		fmt.Fprint(c, strings.ToUpper(line))
+	}
+}
+
+func TestAnUpgradeLosesNoByteAndEndsDirectionByDirection(t *testing.T) {
+	b := newBed(t, httpService(raw(t, upper)))
+	c, r, resp := b.upgrade(webPath, "upper", "with the request\n")
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %d", resp.StatusCode)
+	}
+	expect := func(want string) {
+		t.Helper()
+		if line, err := r.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("got %q, %v; want %q", line, err, want)
+		}
+	}
+	expect("with the answer\n")
+	expect("WITH THE REQUEST\n")
+	fmt.Fprint(c, "later\n")
+	expect("LATER\n")
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	expect("bye\n")
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestTheAnswerToARefusedUpgradeComesWithItsBody(t *testing.T) {
+	b := newBed(t, web(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Why", "closed")
+		http.Error(w, "no terminal today", http.StatusForbidden)
+	})))
+	_, _, resp := b.upgrade(webPath, "websocket", "")
+	if body := text(t, resp); resp.StatusCode != http.StatusForbidden || body != "no terminal today\n" || resp.Header.Get("X-Why") != "closed" {
+		t.Errorf("got %d %q", resp.StatusCode, body)
+	}
+}
+
+func TestFiveHundredRefusedUpgradesLeaveNothingBehind(t *testing.T) {
+	b := newBed(t, web(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })))
+	refuse := func(n int) {
+		for range n {
+			resp := b.get("", "Connection", "Upgrade", "Upgrade", "websocket")
+			if body := text(t, resp); resp.StatusCode != http.StatusForbidden || body != "no\n" {
+				t.Fatalf("got %d %q", resp.StatusCode, body)
+			}
+			_ = resp.Body.Close()
+		}
+	}
+	refuse(20)
+	goroutines, streams := runtime.NumGoroutine(), b.hub.Stats().Streams
+	refuse(500)
+	// What ends does so a moment after the answer.
+	eventually(t, "goroutines and streams are as before", func() bool {
+		return runtime.NumGoroutine() <= goroutines+10 && b.hub.Stats().Streams <= streams+2
+	})
+}
+
+// eventually waits for a condition that has no event of its own.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it never happened that %s", what)
+		}
+	}
+}
+
+// tcp is a raw service "db" at an address.
+func tcp(addr string) setting { return offers(api.Service{Name: "db", Kind: api.ServiceTCP}, addr) }
+
+const dbPath = "/v1/nodes/alpha/services/db"
+
+func TestARawStreamCarriesBytesBothWaysWithHalfClose(t *testing.T) {
+	b := newBed(t, tcp(raw(t, func(c net.Conn, r *bufio.Reader) {
+		all, err := io.ReadAll(r)
+		fmt.Fprintf(c, "got %d bytes, %v", len(all), err)
+	})))
+	const size = 3 << 20
+	c, r, resp := b.upgrade(dbPath, api.UpgradeStream, "early")
+	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != api.UpgradeStream {
+		t.Fatalf("got %d %v", resp.StatusCode, resp.Header)
+	}
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r); err != nil || string(got) != fmt.Sprintf("got %d bytes, <nil>", size+len("early")) {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestARawServiceIsNoHTTPServiceAndTheOtherWayRound(t *testing.T) {
+	addr := raw(t, upper)
+	b := newBed(t, tcp(addr), httpService(addr))
+	for name, c := range map[string][3]string{
+		"a plain request": {dbPath, "", "meshctl forward alpha/db"},
+		"a WebSocket":     {dbPath, "websocket", "meshctl forward alpha/db"},
+		"a path":          {dbPath + "/x", api.UpgradeStream, "no paths"},
+	} {
+		_, _, resp := b.upgrade(c[0], c[1], "")
+		if body := text(t, resp); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, c[2]) {
+			t.Errorf("%s: got %d %q", name, resp.StatusCode, body)
+		}
+	}
+	// To an HTTP service it is an upgrade like any other.
+	if _, r, resp := b.upgrade("/v1/nodes/alpha/services/web", "upper", ""); resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Errorf("got %d", resp.StatusCode)
+	} else if line, _ := r.ReadString('\n'); line != "with the answer\n" {
+		t.Errorf("got %q", line)
+	}
+}
