@@ -48,6 +48,7 @@ var hygiene = []rule{
 // after its owner's word, or none: its services must be no way around that
 // (semantics 11).
 var consent = []rule{
+	{"DELETE", "/session/**", false, "delete sessions"},
 	{"!GET", "/session/*/message/**", false, "prompt"},
 	{"!GET", "/session/*/prompt*/**", false, "prompt"},
 	{"!GET", "/session/*/command/**", false, "prompt"},
@@ -58,7 +59,6 @@ var consent = []rule{
 	{"!GET", "/pty/**", false, "open a terminal"},
 	{"", "/pty/*/connect/**", false, "open a terminal"},
 	{"", "/api/pty/*/connect/**", false, "open a terminal"},
-	{"DELETE", "/session/**", false, "delete sessions"},
 	{"!GET", "/api/**", false, "change anything below /api"},
 }
 
