@@ -32,11 +32,17 @@ type peer struct {
 // dial opens a tunnel with a node's credential.
 func (b *box) dial(secret string, header ...string) (*peer, error) {
 	b.t.Helper()
+	return b.dialWith(secret, tunnel.Config{}, header...)
+}
+
+// dialWith is dial with a tunnel of the test's.
+func (b *box) dialWith(secret string, cfg tunnel.Config, header ...string) (*peer, error) {
+	b.t.Helper()
 	h := http.Header{"Authorization": {"Bearer " + secret}}
 	for i := 0; i+1 < len(header); i += 2 {
 		h.Set(header[i], header[i+1])
 	}
-	s, err := tunnel.Dial(context.Background(), tunnel.DialConfig{URL: strings.Replace(b.hub.URL(), "http", "ws", 1) + "/v1/tunnel", Header: h})
+	s, err := tunnel.Dial(context.Background(), tunnel.DialConfig{URL: strings.Replace(b.hub.URL(), "http", "ws", 1) + "/v1/tunnel", Header: h, Config: cfg})
 	if err != nil {
 		return nil, err
 	}

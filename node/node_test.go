@@ -395,6 +395,9 @@ func TestConfigIsChecked(t *testing.T) {
 		"a workspace named twice": func(c *node.Config) { c.Workspaces = append(c.Workspaces, c.Workspaces[0]) },
 		"a service without port":  func(c *node.Config) { c.Services = map[string]string{"s": "tcp://127.0.0.1"} },
 		"a service of a file":     func(c *node.Config) { c.Services = map[string]string{"s": "file:///etc/passwd"} },
+		"a service with a path":   func(c *node.Config) { c.Services = map[string]string{"s": "http://127.0.0.1:1/base"} },
+		"a stream with password":  func(c *node.Config) { c.Services = map[string]string{"s": "tcp://me:own@127.0.0.1:1"} },
+		"a user without password": func(c *node.Config) { c.Services = map[string]string{"s": "http://me@127.0.0.1:1"} },
 		"a service with a slash":  func(c *node.Config) { c.Services = map[string]string{"a/b": "http://127.0.0.1"} },
 		"a negative limit":        func(c *node.Config) { c.MaxParallel = -1 },
 	} {
