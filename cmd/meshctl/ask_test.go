@@ -53,3 +53,16 @@ func TestWhatANodesAgentDoesReachesTheTableAndTheWatcher(t *testing.T) {
 	table.Wait()
 	watch.Stop()
 }
+
+func TestQuestionsAreAnsweredByPolicyWithoutAWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	for policy, want := range map[string]string{"first": "): staging", "^prod": "): production"} {
+		res := w.Want(0, []string{"dispatch", "alpha", "--auto-answer", policy, "--", "ask"})
+		wantText(t, res.Out, "alpha  done", want)
+		wantText(t, w.Want(0, []string{"task", "show", w.tasks()[0]["task"].(string)}).Out, "policy")
+	}
+	for _, policy := range []string{"none", "nothing fits"} {
+		w.Want(cli.ExitQuestion, []string{"dispatch", "alpha", "--auto-answer", policy, "--", "ask"})
+	}
+}
