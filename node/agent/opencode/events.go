@@ -249,6 +249,7 @@ func (c *v1Client) newest(ctx context.Context, session string) ([]event, error) 
 		out = append(out, e)
 		for _, p := range m.Parts {
 			if e, ok := p.event(session); ok {
+				e.message = m.Info.ID
 				out = append(out, e)
 			}
 		}

@@ -402,12 +402,13 @@ func (f *fakeServer) failLast(s *fakeSession, name, message string) {
 
 // event sends an event to everyone who listens in the session's directory.
 func (f *fakeServer) event(session, kind string, properties map[string]any) {
-	all := map[string]any{"sessionID": session}
-	for k, v := range properties {
-		all[k] = v
+	// In the order of the real server: a reader may look at the head only.
+	more := ""
+	if len(properties) > 0 {
+		b, _ := json.Marshal(properties)
+		more = "," + string(b[1:len(b)-1])
 	}
-	b, _ := json.Marshal(map[string]any{"id": "evt_1", "type": kind, "properties": all})
-	f.raw(session, string(b))
+	f.raw(session, fmt.Sprintf(`{"id":"evt_1","type":%q,"properties":{"sessionID":%q%s}}`, kind, session, more))
 }
 
 func (f *fakeServer) raw(session, data string) {

@@ -393,9 +393,9 @@ func TestAfterKill9OfTheNode(t *testing.T) {
 	}
 }
 
-func TestAGivenRealServer(t *testing.T) {
-	needProc(t)
-	r := newReal(t)
+// given starts a server that is not the node's and returns a configuration for it.
+func (r *real) given(t *testing.T) opencode.Config {
+	t.Helper()
 	cmd := exec.Command(r.cfg.Bin, "serve", "--hostname", "127.0.0.1", "--port", "0")
 	cmd.Dir = r.cfg.Workspaces[0].Dir
 	cmd.Env = append(opencodebin.Env(t, opencodebin.Options{ModelURL: r.model.URL(), Home: r.home}), "OPENCODE_SERVER_PASSWORD=secret")
@@ -416,13 +416,72 @@ func TestAGivenRealServer(t *testing.T) {
 	}
 	cfg := r.cfg
 	cfg.Bin, cfg.GuardCommand, cfg.DataDir, cfg.URL, cfg.Password = "", nil, "", url, "secret"
+	return cfg
+}
+
+func TestAGivenRealServer(t *testing.T) {
+	needProc(t)
+	r := newReal(t)
+	cfg := r.given(t)
+	cfg.PermissionRules = rules(t, "bash=ask")
 	a := start(t, cfg)
 	s := awaitHealth(t, a, api.HealthHealthy)
-	if len(s.Warnings) != 2 || s.Memory != 0 {
+	if len(s.Warnings) != 3 || !strings.Contains(s.Warnings[2], "--permission") || s.Memory != 0 {
 		t.Errorf("status %+v", s)
 	}
-	turn := r.turn(t, "alpha-1-ques", `TOOLNAME:question TOOLARGS:{"questions":[{"question":"Which?","header":"H","options":[{"label":"main","description":"d"}]}]}`)
-	expect(t, run(t, a, turn, newRecords()), api.StateDone, "", api.FlagAssumed)
+	const which = `TOOLNAME:question TOOLARGS:{"questions":[{"question":"Which?","header":"H","options":[{"label":"main","description":"d"},{"label":"dev","description":"d"}]}` +
+		`,{"question":"Why?","header":"W","options":[]}]}`
+	t.Run("asks its own questions through the node", func(t *testing.T) {
+		host := patient()
+		done, _ := begin(t, a, r.turn(t, "alpha-1-ques", which), host)
+		q := host.asked(t, 1)
+		if q.Kind != api.QuestionText || q.Text != "Which?" || !slices.Equal(q.Options, []string{"main", "dev"}) {
+			t.Errorf("asked %+v", q)
+		}
+		q.answer <- "DEV"
+		host.asked(t, 2).answer <- "because of the tests"
+		out := settle(t, done)
+		expect(t, out, api.StateDone, "")
+		if !strings.Contains(out.Reply, `"Which?"="dev"`) || !strings.Contains(out.Reply, `"Why?"="because of the tests"`) {
+			t.Errorf("reply %q", out.Reply)
+		}
+	})
+	t.Run("and is told to go on when nobody answers", func(t *testing.T) {
+		expect(t, run(t, a, r.turn(t, "alpha-1-nobo", which), newRecords()), api.StateDone, "", api.FlagAssumed)
+	})
+	t.Run("survives its node, which asks again under the same id", func(t *testing.T) {
+		turn := r.turn(t, "alpha-1-surv", "TOOL:cat /etc/hostname && echo read-it")
+		host := patient()
+		first := start(t, cfg)
+		done, cancel := begin(t, first, turn, host)
+		id := host.asked(t, 1).id
+		crash(t, done, cancel)
+		stop(t, first)
+		again := patient()
+		done, _ = begin(t, start(t, cfg), resumed(turn, host), again)
+		q := again.asked(t, 1)
+		if q.id != id {
+			t.Errorf("asked %s, then %s", id, q.id)
+		}
+		q.answer <- "once"
+		out := settle(t, done)
+		expect(t, out, api.StateDone, "")
+		if !strings.Contains(out.Reply, "read-it") {
+			t.Errorf("reply %q", out.Reply)
+		}
+	})
+	t.Run("does not ask again for what an aborted turn asked", func(t *testing.T) {
+		host := patient()
+		done, cancel := begin(t, a, r.turn(t, "alpha-1-abrt", "TOOL:cat /etc/hostname"), host)
+		host.asked(t, 1)
+		cancel(agent.ErrCanceled)
+		expect(t, settle(t, done), api.StateCanceled, "")
+		next := patient()
+		expect(t, run(t, a, r.turn(t, "alpha-1-aftr", "SLOW:0.5"), next), api.StateDone, "")
+		if len(next.questions) != 0 {
+			t.Errorf("asked %+v", next.questions[0])
+		}
+	})
 
 	cfg.AgentName, cfg.StallAfter = "nobody", 2*time.Second
 	out2 := run(t, start(t, cfg), r.turn(t, "alpha-1-agnt", "x"), newRecords())
