@@ -14,7 +14,7 @@ LINTER       := .tools/bin/golangci-lint-$(GOLANGCI)
 # What a shell has set for a mesh of its own must not reach builds and tests.
 unexport MESH_PASSWORD MESH_DIR MESH_TASK_TOKEN
 
-.PHONY: help build build-all test test-all faults soak bench demo lint fuzz tools clean
+.PHONY: help build build-all test test-all faults browser soak bench demo lint fuzz tools tools-browser clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,14 @@ $(OPENCODE_DIR)/package.json:
 	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer (Debian: apt-get install nodejs npm)" >&2; exit 1; }
 	npm install --no-save --no-audit --no-fund --prefix .tools opencode-ai@$(OPENCODE)
 
+tools-browser: tools ## Chromium and tmux, which the browser tests need, by apt
+	@missing=""; command -v tmux >/dev/null || missing="$$missing tmux"; \
+	  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
+	  if [ -z "$$missing" ]; then exit 0; fi; \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then echo "missing packages, install them first:$$missing" >&2; exit 1; fi; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  timeout 300 apt-get update -q && timeout 900 apt-get install -y -q --no-install-recommends $$missing
+
 test: tools ## unit, race and end-to-end tests with the real opencode
 	$(GO) vet ./...
 	$(GO) test -race -timeout 9m ./...
@@ -42,7 +50,10 @@ test: tools ## unit, race and end-to-end tests with the real opencode
 faults: tools ## kills, frozen networks, full disks, copied directories: real processes
 	$(GO) test -tags faults -timeout 20m -count=1 ./test/faults/...
 
-test-all: test faults lint build-all demo-check ## all of it: adds fault tests, linters, every platform and the demo
+browser: tools-browser ## the real opencode's web interface in Chromium, and opencode attach in a terminal
+	$(GO) test -tags browser -timeout 10m -count=1 ./test/browser/...
+
+test-all: test faults browser lint build-all demo-check ## all of it: adds fault and browser tests, linters, every platform and the demo
 
 .PHONY: demo-check
 demo-check:

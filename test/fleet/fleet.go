@@ -363,6 +363,28 @@ func (c *Ctl) Start(args ...string) *Running {
 // Output is what it wrote to stdout so far.
 func (r *Running) Output() string { return r.out.String() }
 
+// Command is a meshctl command that the caller starts itself.
+func (c *Ctl) Command(args ...string) *exec.Cmd {
+	c.f.TB.Helper()
+	cmd := exec.Command(Bin(c.f.TB, "meshctl"), args...)
+	cmd.Env = c.env
+	return cmd
+}
+
+// Forward runs meshctl forward until the test ends and returns where it serves.
+func (c *Ctl) Forward(target string) (url string) {
+	c.f.TB.Helper()
+	r, w := io.Pipe()
+	p := spawn(c.f.TB, "forward "+target, c.env, w, Bin(c.f.TB, "meshctl"), "forward", target)
+	go func() { <-p.done; _ = w.Close() }()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	url, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "forwarding ")
+	if err != nil || !ok {
+		c.f.TB.Fatalf("forward %s printed %q: %s", target, line, p.Log())
+	}
+	return url
+}
+
 // Dispatch runs meshctl dispatch --json and returns the tasks.
 func (c *Ctl) Dispatch(args ...string) ([]api.Task, Output) {
 	c.f.TB.Helper()

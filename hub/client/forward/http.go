@@ -58,18 +58,15 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: silent,
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	var err error
-	select {
-	case <-ctx.Done():
-		_ = server.Close()
-		_ = (<-served) // that it was closed
-	case err = <-served:
-		_ = server.Close()
-	}
-	cancel() // ends what was hijacked
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	err := server.Serve(l)
+	stop()
+	cancel()           // ends what was hijacked
+	_ = server.Close() // ends the rest, also if it was the listener that failed
 	requests.close()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
 	return err
 }
 
