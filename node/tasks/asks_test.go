@@ -197,6 +197,104 @@ func TestAsk(t *testing.T) {
 		})
 	})
 
+	t.Run("that the hub knows waits on, whatever it says to a repeat", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, asking("q")))
+			o := g.take("t1")
+			g.asked()
+			g.hub.setAsk(func(api.Ask) error { return api.Errorf(api.CodeConflict, "I have it") })
+			g.r.Connect(g.hub)
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if n := len(g.hub.asks); n != 1 {
+				t.Fatalf("repeated %d times", n)
+			}
+			g.reply(o.Triple, "q", "once")
+			if out := g.result().Outcome; out.Summary != "once" {
+				t.Fatalf("outcome %+v", out)
+			}
+			g.stop()
+		})
+	})
+
+	t.Run("that meets another epoch is told again", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, asking("q")))
+			g.hub.setAsk(func(api.Ask) error {
+				g.hub.setAsk(nil)
+				return api.Errorf(api.CodeJournalMismatch, "a new hello is on its way")
+			})
+			o := g.take("t1")
+			g.asked()
+			g.asked()
+			g.reply(o.Triple, "q", "once")
+			g.result()
+			g.stop()
+		})
+	})
+
+	t.Run("that is answered while it is told once more is withdrawn after that", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			slow := make(chan struct{})
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				_, _ = h.Ask(ctx, "q", leave)
+				return sleeper(time.Hour)(ctx, turn, h)
+			}))
+			g.hub.setAsk(func(api.Ask) error { // it has it, and the node does not hear of that
+				g.hub.setAsk(func(a api.Ask) error {
+					if a.Asked != nil {
+						<-slow
+					}
+					return nil
+				})
+				return errors.New("stream reset")
+			})
+			o := g.take("t1")
+			g.asked()
+			time.Sleep(time.Second)
+			if _, err := g.reply(o.Triple, "q", "once"); err != nil {
+				t.Fatal(err)
+			}
+			close(slow)
+			if a := g.asked(); a.Asked == nil {
+				t.Fatalf("ask %+v", a)
+			}
+			if a := g.asked(); a.Asked != nil {
+				t.Fatalf("ask %+v", a)
+			}
+			g.stop()
+		})
+	})
+
+	t.Run("may be put one after the other as often as the agent likes, and the last answers are remembered", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				ids := []int{}
+				for i := range 70 {
+					ids = append(ids, i)
+				}
+				for _, i := range append(ids, 69, 6, 0) {
+					if text, err := h.Ask(ctx, fmt.Sprint("q", i), leave); err != nil || text != fmt.Sprint("a", i) {
+						return api.Outcome{}, fmt.Errorf("question %d: %q %w", i, text, err)
+					}
+				}
+				return done(ctx, turn, h)
+			}))
+			o := g.take("t1")
+			for i := range 71 {
+				want := fmt.Sprint("q", i%70) // 69 and 6 are remembered
+				if a := g.asked(); a.Question != want {
+					t.Fatalf("asked %s, wanted %s", a.Question, want)
+				}
+				g.reply(o.Triple, want, fmt.Sprint("a", i%70))
+			}
+			if out := g.result().Outcome; out.State != api.StateDone {
+				t.Fatalf("outcome %+v", out)
+			}
+			g.stop()
+		})
+	})
+
 	t.Run("beyond sixteen at once has no answer", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
@@ -329,16 +427,69 @@ func TestAskThatEndsWithoutAnswer(t *testing.T) {
 
 	t.Run("that the hub never heard of is not withdrawn", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := newRig(t, newAgent(true, asking("q")))
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				short, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				_, _ = h.Ask(short, "q", leave)
+				return sleeper(2*time.Minute)(ctx, turn, h)
+			}))
 			g.r.Connect(nil)
-			o := g.take("t1")
-			time.Sleep(time.Minute)
-			g.withdraw(o.Triple, api.WithdrawCancel)
-			synctest.Wait()
+			g.take("t1")
+			time.Sleep(2 * time.Minute)
 			g.r.Connect(g.hub)
+			time.Sleep(2 * time.Minute)
 			g.result()
 			g.stop()
 			none(t, g.hub.asks, "word about the question")
+		})
+	})
+
+	t.Run("is not withdrawn any more once the turn has ended", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, asking("q")))
+			g.hub.setAsk(func(a api.Ask) error {
+				if a.Asked == nil {
+					return errors.New("stream reset")
+				}
+				return nil
+			})
+			o := g.take("t1")
+			g.asked()
+			g.withdraw(o.Triple, api.WithdrawCancel)
+			g.result()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if n := len(g.hub.asks); n == 0 || n > 2 {
+				t.Fatalf("withdrawn %d times", n)
+			}
+			g.stop()
+		})
+	})
+
+	t.Run("is not withdrawn while another call waits for the same answer", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					short, cancel := context.WithTimeout(ctx, time.Minute)
+					defer cancel()
+					_, _ = h.Ask(short, "q", leave)
+				})
+				defer wg.Wait()
+				return asking("q")(ctx, turn, h)
+			}))
+			o := g.take("t1")
+			time.Sleep(10 * time.Minute)
+			if _, err := g.reply(o.Triple, "q", "once"); err != nil {
+				t.Fatal(err)
+			}
+			if out := g.result().Outcome; out.Summary != "once" {
+				t.Fatalf("outcome %+v", out)
+			}
+			g.stop()
+			if n := len(g.hub.asks); n != 1 {
+				t.Fatalf("told %d times", n)
+			}
 		})
 	})
 

@@ -18,12 +18,15 @@ import (
 )
 
 // Routes adds what the hub calls inside the tunnel: offers, withdrawals, the answers
-// to what running turns ask, and the reconciliation after a hello.
+// to what running turns ask, the reconciliation after a hello, and the files that
+// results name.
 func (r *Runner) Routes(mux chi.Router) {
 	mux.Put("/v1/tasks/{id}", r.handle(r.putTask))
 	mux.Delete("/v1/tasks/{id}", r.handle(r.deleteTask))
 	mux.Post("/v1/tasks/{id}/answer", r.handle(r.postAnswer))
 	mux.Post("/v1/reconcile", r.handle(r.postReconcile))
+	mux.Get("/v1/artifacts", r.handle(r.getArtifact))
+	mux.Head("/v1/artifacts", r.handle(r.getArtifact))
 }
 
 // handle turns a returned error into the answer.

@@ -15,8 +15,10 @@ const (
 	// cutText is what is left of a summary or a question in a result that would not
 	// fit into a request otherwise, in bytes.
 	cutText = 64 << 10
-	// maxPath is the longest artifact path that is passed on, in bytes.
-	maxPath = 1024
+	// maxPath is the longest artifact path that is passed on, in bytes, and maxPaths
+	// what all paths of a result may have together.
+	maxPath  = 1024
+	maxPaths = 64 << 10
 	// maxErrorText is the longest message of a TaskError, in bytes.
 	maxErrorText = 4096
 )
@@ -61,10 +63,11 @@ func fitOutcome(out *api.Outcome) {
 	if len(out.Artifacts) > api.MaxArtifacts {
 		out.Artifacts, cut = out.Artifacts[:api.MaxArtifacts], true
 	}
-	kept := out.Artifacts[:0:0]
+	kept, room := out.Artifacts[:0:0], maxPaths
 	for _, p := range out.Artifacts {
-		if len(p) <= maxPath {
+		if len(p) <= min(maxPath, room) {
 			kept = append(kept, p)
+			room -= len(p)
 		}
 	}
 	if len(kept) < len(out.Artifacts) {

@@ -44,6 +44,7 @@ type Runner struct {
 	stopping bool
 	lanes    *lanes
 	running  map[uint64]*turn // by arrival
+	looking  map[*turn]bool   // those that have ended and gave their slot free
 }
 
 // Open opens the journal, or makes one, and returns a runner that takes offers and
@@ -65,6 +66,7 @@ func Open(cfg Config) (*Runner, error) {
 		drained: make(chan struct{}),
 		lanes:   newLanes(cfg.Agent.HasSessions()),
 		running: make(map[uint64]*turn),
+		looking: make(map[*turn]bool),
 	}
 	r.outbox = newOutbox(j, cfg, r.checkDrained)
 	r.reporter = newReporter(j, cfg)
@@ -177,7 +179,7 @@ func (r *Runner) Stop(ctx context.Context) error {
 func (r *Runner) stop(ctx context.Context) error {
 	r.mu.Lock()
 	r.stopping = true
-	n := len(r.running)
+	n := len(r.running) + len(r.looking)
 	r.mu.Unlock()
 	close(r.quit)
 	r.abort(agent.ErrStopping)
@@ -254,10 +256,24 @@ func (r *Runner) launch(rec *record, l *lane) {
 	go r.execute(t)
 }
 
+// yield gives the slot of a turn free whose agent has ended and whose artifacts are
+// looked at, so that large ones hold up no other lane. A few at a time may do that.
+func (r *Runner) yield(t *turn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running[t.rec.arrival] != t || len(r.looking) >= maxLooking {
+		return
+	}
+	delete(r.running, t.rec.arrival)
+	r.looking[t] = true
+	r.schedule()
+}
+
 // finish gives a turn's slot and lane free.
 func (r *Runner) finish(t *turn) {
 	r.mu.Lock()
 	delete(r.running, t.rec.arrival)
+	delete(r.looking, t)
 	r.lanes.release(t.lane)
 	r.schedule()
 	r.mu.Unlock()
@@ -268,7 +284,7 @@ func (r *Runner) finish(t *turn) {
 func (r *Runner) checkDrained() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.parked || len(r.running) > 0 || !r.outbox.empty() {
+	if !r.parked || len(r.running)+len(r.looking) > 0 || !r.outbox.empty() {
 		return
 	}
 	select {

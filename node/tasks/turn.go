@@ -76,13 +76,18 @@ func (r *Runner) noteSession(rec *record, out *api.Outcome) {
 	}
 }
 
-// settle stores how a turn ended, once, and has it delivered.
+// settle stores how a turn ended, once, with what its artifacts are now, and has it
+// delivered.
 func (r *Runner) settle(t *turn, out api.Outcome) {
 	out.RanMS = t.ran()
 	if len(out.Reply) > api.MaxReply {
 		r.spill(t.rec, &out)
 	}
 	fitOutcome(&out)
+	if len(out.Artifacts) > 0 && out.State.Settled() {
+		r.yield(t)
+		out.Files = r.look(t.rec, out.Artifacts)
+	}
 	if r.journal.settle(t.rec, out, out.RanMS) {
 		r.outbox.add(t.rec)
 	}
