@@ -11,6 +11,7 @@ import (
 )
 
 func TestANodeWithoutItsAgentSaysSoAndItsTasksDoNotHang(t *testing.T) {
+	t.Parallel()
 	f := fleet.New(t)
 	f.Node("alpha", fleet.Args("--agent", "opencode", "--opencode", "http://127.0.0.1:1"))
 	ctl := f.Ctl("desk")
@@ -33,6 +34,7 @@ func TestANodeWithoutItsAgentSaysSoAndItsTasksDoNotHang(t *testing.T) {
 }
 
 func TestWhatARunLeftBehindIsRemovedOnceItsResultIsAcknowledged(t *testing.T) {
+	t.Parallel()
 	f := fleet.New(t)
 	node := f.Node("alpha", f.Demo())
 	ctl := f.Ctl("desk")

@@ -23,6 +23,7 @@ func journal(t *testing.T, n *fleet.Node) string {
 }
 
 func TestTasksSettleOnTheRealOpencode(t *testing.T) {
+	t.Parallel()
 	llm := stubllm.Start(t)
 	server := served(t, llm, opencodebin.Options{})
 	f := fleet.New(t)
@@ -59,6 +60,7 @@ func TestTasksSettleOnTheRealOpencode(t *testing.T) {
 	}
 
 	t.Run("a task whose node lost its journal is unknown, and settles when it is back", func(t *testing.T) {
+		ctl := ctl.In(t)
 		id := detached(t, ctl, "alpha", "--", "GATE:back")
 		asked(t, llm, has(id))
 		bring := lose(t)
@@ -71,11 +73,12 @@ func TestTasksSettleOnTheRealOpencode(t *testing.T) {
 		}
 	})
 	t.Run("a task that is abandoned keeps its late result beside the record", func(t *testing.T) {
+		ctl := ctl.In(t)
 		id := detached(t, ctl, "alpha", "--", "GATE:late")
 		asked(t, llm, has(id))
 		bring := lose(t)
 		state(t, id, api.StateUnknown)
-		if out := f.Ctl("laptop").Run("task", "abandon", id); out.Code != 3 && out.Code != 1 {
+		if out := f.In(t).Ctl("laptop").Run("task", "abandon", id); out.Code != 3 && out.Code != 1 {
 			t.Errorf("anybody may abandon: %+v", out)
 		}
 		if out := ctl.Run("task", "abandon", id); out.Code != 0 && out.Code != 1 {
@@ -96,6 +99,7 @@ func TestTasksSettleOnTheRealOpencode(t *testing.T) {
 		}
 	})
 	t.Run("a retry is a new attempt of the same task", func(t *testing.T) {
+		ctl := ctl.In(t)
 		task := do(t, ctl, api.StateFailed, "alpha", "--", "FAIL:401:1")
 		out := ctl.Run("task", "retry", task.Task)
 		if out.Code != 0 {
@@ -107,6 +111,7 @@ func TestTasksSettleOnTheRealOpencode(t *testing.T) {
 		}
 	})
 	t.Run("a turn outlives its node", func(t *testing.T) {
+		ctl := ctl.In(t)
 		id := detached(t, ctl, "alpha", "--", "GATE:outlive")
 		asked(t, llm, has(id))
 		alpha.Kill()

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -86,6 +87,14 @@ func NewAt(tb testing.TB, hubDir string, hubArgs ...string) *Fleet {
 	return f
 }
 
+// In is the same mesh seen by another test: what it starts ends with that test, and
+// what fails, fails it.
+func (f *Fleet) In(tb testing.TB) *Fleet {
+	other := *f
+	other.TB = tb
+	return &other
+}
+
 // process is a child with its output kept.
 type process struct {
 	tb   testing.TB
@@ -126,14 +135,23 @@ func environment(extra ...string) []string {
 // spawn starts a process; out gets its stdout.
 func spawn(tb testing.TB, name string, env []string, out io.Writer, bin string, args ...string) *process {
 	tb.Helper()
-	p := &process{tb: tb, name: name, done: make(chan struct{})}
-	p.cmd = exec.Command(bin, args...)
-	p.cmd.Env = env
-	p.cmd.Stdout, p.cmd.Stderr = out, &p.log
-	if err := p.cmd.Start(); err != nil {
+	cmd := exec.Command(bin, args...)
+	cmd.Env, cmd.Stdout = env, out
+	return start(tb, name, cmd)
+}
+
+// start starts a command, keeps what it writes to stderr unless that goes somewhere
+// already, and ends it with the test.
+func start(tb testing.TB, name string, cmd *exec.Cmd) *process {
+	tb.Helper()
+	p := &process{tb: tb, name: name, cmd: cmd, done: make(chan struct{})}
+	if cmd.Stderr == nil {
+		cmd.Stderr = &p.log
+	}
+	if err := cmd.Start(); err != nil {
 		tb.Fatalf("start %s: %v", name, err)
 	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
+	go func() { _ = cmd.Wait(); close(p.done) }()
 	tb.Cleanup(func() {
 		p.Kill()
 		if tb.Failed() {
@@ -329,6 +347,13 @@ func (f *Fleet) Ctl(name string, args ...string) *Ctl {
 	return c
 }
 
+// In is the same controller used by another test.
+func (c *Ctl) In(tb testing.TB) *Ctl {
+	other := *c
+	other.f = c.f.In(tb)
+	return &other
+}
+
 // Output is what a command said and how it ended.
 type Output struct {
 	Stdout, Stderr string
@@ -345,6 +370,16 @@ func (c *Ctl) Run(args ...string) Output {
 func (c *Ctl) RunStdin(stdin string, args ...string) Output {
 	c.f.TB.Helper()
 	return run(c.f.TB, c.env, stdin, Bin(c.f.TB, "meshctl"), args...)
+}
+
+// Shell runs a line with the programs on the PATH, as a person types it, and returns
+// everything it printed.
+func (c *Ctl) Shell(dir, line string) string {
+	c.f.TB.Helper()
+	path := filepath.Dir(Bin(c.f.TB, "meshctl")) + string(filepath.ListSeparator) + os.Getenv("PATH")
+	env := append(slices.Clone(c.env), "PATH="+path)
+	out := run(c.f.TB, env, "", "sh", "-c", "cd '"+dir+"' && exec 2>&1; "+line)
+	return out.Stdout
 }
 
 // Running is a command that runs beside the test.
