@@ -220,3 +220,35 @@ func TestTheQuestionsThatWaitOfOneNodeAreBounded(t *testing.T) {
 		t.Errorf("%d questions wait after the end", n)
 	}
 }
+
+func TestAnAnswerIsNotDisplacedByTheNext(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	o := beta.run(id(1), policy("first"))
+	beta.askAll(o, "per_1")
+	beta.mu.Lock()
+	beta.onAnswer = func(api.Reply) (api.Receipt, error) {
+		return api.Receipt{}, api.Errorf(api.CodeUnavailable, "not yet")
+	}
+	beta.mu.Unlock()
+	h.mustAnswer(id(1), "", "once")
+	beta.told()
+	beta.mustTell(o.Triple, "que_1", which("a")) // which is answered at once, as soon as it is its turn
+	if got, _ := h.relay.Task(t.Context(), id(1)); got.Answer == nil || got.Answer.Asking != "per_1" {
+		t.Errorf("task %+v", got)
+	}
+	beta.mu.Lock()
+	beta.onAnswer = nil
+	beta.mu.Unlock()
+	var asked []string
+	for !slices.Contains(asked, "que_1") {
+		asked = append(asked, beta.told().Question)
+	}
+	if i := slices.Index(asked, "que_1"); i == 0 || asked[i-1] != "per_1" {
+		t.Errorf("told %v", asked)
+	}
+	if got := h.taken(id(1)); got.State != api.StateRunning {
+		t.Errorf("state %s", got.State)
+	}
+}
