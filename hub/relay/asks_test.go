@@ -464,9 +464,53 @@ func TestAnAnswerToWhatWasWithdrawnIsNotTold(t *testing.T) {
 	beta.mustTell(o.Triple, "per_1", nil)
 	h.taken(id(1))
 	beta.attach()
-	h.submit("alice", "beta", id(2), "goes out after what is urgent")
-	beta.next()
+	beta.quiet()
 	beta.untold()
+}
+
+func TestAReceiptThatComesLateTakesTheNextAnswerNotAway(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	o := beta.run(id(1))
+	beta.mustTell(o.Triple, "per_1", permission)
+	called, goOn := make(chan struct{}), make(chan struct{})
+	beta.mu.Lock()
+	beta.onAnswer = func(a api.Reply) (api.Receipt, error) {
+		if a.Question == "per_1" {
+			close(called)
+			<-goOn
+		}
+		return api.Receipt{Triple: a.Triple, State: api.StateRunning}, nil
+	}
+	beta.mu.Unlock()
+	h.mustAnswer(id(1), "", "once")
+	<-called
+	beta.mustTell(o.Triple, "per_1", nil)
+	beta.mustTell(o.Triple, "per_2", permission)
+	h.mustAnswer(id(1), "", "always")
+	close(goOn)
+	for _, want := range []string{"per_1", "per_2"} {
+		if a := beta.told(); a.Question != want {
+			t.Errorf("reply %+v, want one to %s", a, want)
+		}
+	}
+	h.taken(id(1))
+}
+
+func TestAnAnswerGoesToNoOtherJournal(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	detach := beta.attach()
+	o := beta.run(id(1))
+	beta.mustTell(o.Triple, "per_1", permission)
+	detach()
+	h.mustAnswer(id(1), "", "once")
+	other := h.node("beta", "j2")
+	other.attach()
+	h.await(id(1), api.StateUnknown)
+	other.quiet()
+	other.untold()
 }
 
 func TestAReceiptThatTellsTheEndEndsTheTask(t *testing.T) {

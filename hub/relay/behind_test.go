@@ -20,6 +20,13 @@ func (h *harness) asked(id string, before ...string) string {
 	}
 }
 
+// quiet returns when the hub has done what was urgent: that comes before an offer.
+func (n *fakeNode) quiet() {
+	n.h.t.Helper()
+	n.h.submit("bob", n.name, fmt.Sprint("quiet-", n.h.disk.commits.Load()), "x", asNew)
+	n.next()
+}
+
 // askAll lets a turn ask leave for several things at once.
 func (n *fakeNode) askAll(o api.Offer, ids ...string) {
 	n.h.t.Helper()
@@ -108,7 +115,9 @@ func TestAWithdrawnQuestionIsNotAskedAfterAnother(t *testing.T) {
 	}
 	h.mustAnswer(id(1), "", "once")
 	beta.told()
-	if got := h.taken(id(1)); got.State != api.StateRunning {
+	h.taken(id(1))
+	beta.quiet()
+	if got := h.await(id(1), api.StateRunning, api.StateQuestion); got.State != api.StateRunning {
 		t.Errorf("it asks %s", got.Asking)
 	}
 }
@@ -144,7 +153,9 @@ func TestWhatWaitsIsToldAnewOnEachConnection(t *testing.T) {
 					t.Errorf("%s was not answered: %v", q, got)
 				}
 			}
-			if got := h.taken(id(1)); got.State != api.StateRunning {
+			h.taken(id(1))
+			beta.quiet()
+			if got := h.await(id(1), api.StateRunning, api.StateQuestion); got.State != api.StateRunning {
 				t.Errorf("it asks %s, which nobody asks", got.Asking)
 			}
 		})
@@ -178,7 +189,9 @@ func TestQuestionsThatWaitAreBoundedAndEndWithTheirTurn(t *testing.T) {
 	if got["per_99"] == "" || got["per_83"] == "" || len(got) != 17 {
 		t.Errorf("told %v", got)
 	}
-	if got := h.taken(id(1)); got.State != api.StateRunning {
+	h.taken(id(1))
+	beta.quiet()
+	if got := h.await(id(1), api.StateRunning, api.StateQuestion); got.State != api.StateRunning {
 		t.Errorf("it asks %s", got.Asking)
 	}
 	beta.askAll(o, "per_100", "per_101")
