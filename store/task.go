@@ -25,11 +25,11 @@ type Task struct {
 	Mode      string `json:"mode"`
 	New       bool   `json:"new,omitempty"`
 	// Lane is the generation of the binding that began the lane in which the task
-	// waits: a compaction moves the generation on and the lane goes with it. 0 in
-	// records of older hubs: Generation.
+	// waits: operations move the generation on, and the lane goes with it. 0 in
+	// records of older hubs: Generation; and of agents without sessions.
 	Lane uint64 `json:"lane,omitempty"`
 	// Generation is that of the session that the task enters. It is found when the
-	// task is first offered, because a compaction before it in the lane moves it on;
+	// task is first offered, because an operation before it in the lane moves it on;
 	// 0 until then.
 	Generation uint64 `json:"generation"`
 	// Op is api.OpCompact, api.OpReset or api.OpClear, "" for a dispatched task.
@@ -219,9 +219,12 @@ type Binding struct {
 	Rev        Rev `json:"-"`
 	BindingKey `json:"key"`
 	Generation uint64 `json:"generation"`
-	// Lane is the generation that began the lane; a compaction keeps it. 0:
-	// Generation.
-	Lane      uint64      `json:"lane,omitempty"`
+	// Lane is the generation that began the lane: only --new begins one. What moves the
+	// binding on in its turn, as an entry of the lane's queue, keeps it. 0: Generation.
+	Lane uint64 `json:"lane,omitempty"`
+	// Context is the generation that began the context: all but a compaction begin
+	// one. 0: Lane.
+	Context   uint64      `json:"context,omitempty"`
 	Session   string      `json:"session,omitempty"` // "" until the node made one
 	Title     string      `json:"title"`
 	CreatedAt time.Time   `json:"created_at"`
@@ -246,8 +249,8 @@ type FormerSession struct {
 // Digest is one generation of a binding's digest.
 type Digest struct {
 	api.Digest
-	// Lane is that of the binding: only a digest of the same lane is merged.
-	Lane uint64 `json:"lane"`
+	// Context is that of the binding: only a digest of the same context is merged.
+	Context uint64 `json:"context"`
 }
 
 // Bounds of what is kept with a binding.

@@ -86,6 +86,7 @@ func TestNothingOfWhatAnAgentDoesIsStored(t *testing.T) {
 	if a := h.live(id(1)).Activity; a != nil {
 		t.Errorf("a settled task does %+v", a)
 	}
+	h.stop()
 	if err := h.store.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,10 @@ func (r *Relay) adopt(ctx context.Context, from store.Identity, res api.Result) 
 	if res.Recover == nil {
 		return api.Errorf(api.CodeUnknownTask, "task %s is not known here; send what is needed to adopt it", res.Task)
 	}
+	switch res.Recover.Kind {
+	case api.TurnDigest, api.TurnResume, api.TurnDelete:
+		return nil // what it was part of is not known here, and the binding stands
+	}
 	n, err := r.recovered(ctx, from, res)
 	if err != nil {
 		return err

@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"opencode-mesh/hub/shown"
@@ -17,10 +19,96 @@ func bindingKey(t store.Task) store.BindingKey {
 	return store.BindingKey{Controller: t.Controller.ID, Target: t.Target.ID, Workspace: t.Workspace}
 }
 
+// generationOf, laneOf and contextOf are those of a binding, also of one that does
+// not exist yet: everything starts with 1.
+func generationOf(b store.Binding) uint64 { return max(b.Generation, 1) }
+func laneOf(b store.Binding) uint64       { return cmp.Or(b.Lane, generationOf(b)) }
+func contextOf(b store.Binding) uint64    { return cmp.Or(b.Context, laneOf(b)) }
+
+// taskLane is the lane in which a task waits; 0 for an agent without sessions.
+func taskLane(t store.Task) uint64 { return cmp.Or(t.Lane, t.Generation) }
+
+// generationIn is the generation that a lane of the binding is at: the bound one, or
+// the last of a lane that --new left behind.
+func generationIn(b store.Binding, lane uint64) uint64 {
+	if lane == laneOf(b) {
+		return generationOf(b)
+	}
+	for _, f := range slices.Backward(b.Former) {
+		if f.Lane == lane {
+			return f.Generation
+		}
+	}
+	return lane
+}
+
+// sessionIn is the session of a generation, "" when none is known.
+func sessionIn(b store.Binding, generation uint64) string {
+	if b.Generation == generation {
+		return b.Session
+	}
+	if f := former(b, generation); f != nil {
+		return f.Session
+	}
+	return ""
+}
+
+// former is the newest session of a generation that was bound before.
+func former(b store.Binding, generation uint64) *store.FormerSession {
+	for i := range slices.Backward(b.Former) {
+		if b.Former[i].Generation == generation {
+			return &b.Former[i]
+		}
+	}
+	return nil
+}
+
+// archive keeps what is bound among the former sessions.
+func archive(b *store.Binding, why string, now time.Time) {
+	made := b.BoundAt
+	if made.IsZero() {
+		made = b.CreatedAt
+	}
+	list := append(slices.Clone(b.Former), store.FormerSession{
+		FormerSession: api.FormerSession{
+			Generation: generationOf(*b), Session: b.Session, CreatedAt: made, LastUsed: b.LastUsed, EndedAt: now, Tokens: b.Tokens, Why: why,
+		},
+		Lane: laneOf(*b),
+	})
+	b.Former = list[max(0, len(list)-store.MaxFormerSessions):]
+}
+
+// moveOn ends the bound generation and begins the next one, without a session. Only
+// --new opens a lane: what else moves the binding on is an entry of the lane's queue,
+// and what waits behind it follows. Only a compaction hands the context on.
+func moveOn(b *store.Binding, why string, now time.Time) {
+	lane, context := laneOf(*b), contextOf(*b)
+	archive(b, why, now)
+	// Generation 1 may have a lane already whose first result is not in.
+	b.Generation = generationOf(*b) + 1
+	b.Lane, b.Context = lane, context
+	if why == api.EndedNew {
+		b.Lane = b.Generation
+	}
+	if why != api.EndedCompact {
+		b.Context = b.Generation
+	}
+	b.Session, b.Tokens, b.BoundAt, b.LastUsed = "", nil, time.Time{}, now
+}
+
+// binding reads a binding; one that does not exist yet has no generation.
+func (r *Relay) binding(ctx context.Context, key store.BindingKey) (store.Binding, error) {
+	b, err := r.st.Binding(ctx, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Binding{BindingKey: key}, nil
+	}
+	return b, err
+}
+
 // rewrite is one compare-and-set on a binding: fn gets the newest record, or a fresh
-// one, and says whether what it made of it is to be stored. fn may run several
-// times and must only compute.
-func (r *Relay) rewrite(ctx context.Context, key store.BindingKey, fn func(b *store.Binding, exists bool) (changed bool)) (store.Binding, error) {
+// one, and says whether what it made of it is to be stored, perhaps with fills for
+// its series. fn may run several times and must only compute.
+func (r *Relay) rewrite(ctx context.Context, key store.BindingKey, fn func(b *store.Binding, exists bool) (changed bool, fills []api.Fill)) (store.Binding, error) {
 	// Many changes of one binding at once are usual: a fleet of --new dispatches.
 	release, err := r.lock(ctx, "binding/"+key.Controller+"/"+key.Target+"/"+key.Workspace)
 	if err != nil {
@@ -36,10 +124,11 @@ func (r *Relay) rewrite(ctx context.Context, key store.BindingKey, fn func(b *st
 		if missing {
 			b = store.Binding{BindingKey: key, CreatedAt: r.clock.Now()}
 		}
-		if !fn(&b, !missing) {
+		changed, fills := fn(&b, !missing)
+		if !changed {
 			return b, nil
 		}
-		got, err := r.st.PutBinding(ctx, b)
+		got, err := r.st.PutBinding(ctx, b, fills...)
 		if !errors.Is(err, store.ErrConflict) {
 			return got, err
 		}
@@ -47,27 +136,18 @@ func (r *Relay) rewrite(ctx context.Context, key store.BindingKey, fn func(b *st
 	return store.Binding{}, store.ErrConflict
 }
 
-// generation finds the binding's generation for a dispatch; New moves it on, which
-// opens a new lane at once (semantics 12, 13). Agents without sessions have none.
-func (r *Relay) generation(ctx context.Context, by store.Identity, tg target, d api.Dispatch) (uint64, error) {
-	if tg.rec.Hello.JournalID != "" && !tg.rec.Hello.Sessions {
-		return 0, nil
+// entrance finds the binding through which a dispatch goes; New moves it on, which
+// opens a lane at once (semantics 12, 13).
+func (r *Relay) entrance(ctx context.Context, by store.Identity, target string, workspace string, fresh bool) (store.Binding, error) {
+	key := store.BindingKey{Controller: by.ID, Target: target, Workspace: workspace}
+	if !fresh {
+		return r.binding(ctx, key)
 	}
-	key := store.BindingKey{Controller: by.ID, Target: tg.id.ID, Workspace: d.Workspace}
-	if !d.New {
-		b, err := r.st.Binding(ctx, key)
-		if errors.Is(err, store.ErrNotFound) {
-			err = nil
-		}
-		return max(b.Generation, 1), err
-	}
-	b, err := r.rewrite(ctx, key, func(b *store.Binding, _ bool) bool {
-		// Generation 1 may have a lane already whose first result is not in.
-		b.Generation = max(b.Generation, 1) + 1
-		b.Session, b.Title, b.Tokens, b.LastUsed = "", sessionTitle(by.Name), nil, r.clock.Now()
-		return true
+	return r.rewrite(ctx, key, func(b *store.Binding, _ bool) (bool, []api.Fill) {
+		moveOn(b, api.EndedNew, r.clock.Now())
+		b.Title = sessionTitle(by.Name)
+		return true, nil
 	})
-	return b.Generation, err
 }
 
 // sameMoment is how far the times of two results may be off because of the way that
@@ -78,24 +158,66 @@ const sameMoment = 100 * time.Millisecond
 // higher generation stands, and so does what a later turn said: a result that comes
 // late, or again (first is false), must not turn the binding back.
 func (r *Relay) bind(ctx context.Context, t store.Task, session string, tokens *api.Tokens, at time.Time, first bool) error {
-	_, err := r.rewrite(ctx, bindingKey(t), func(b *store.Binding, exists bool) bool {
+	if t.Generation == 0 { // adopted: whose session that is, its node's hello says
+		return nil
+	}
+	_, err := r.rewrite(ctx, bindingKey(t), func(b *store.Binding, exists bool) (bool, []api.Fill) {
 		switch {
 		case b.Generation > t.Generation:
-			return false
+			return noteFormer(b, t.Generation, session, tokens, at), nil
 		case !exists, b.Generation < t.Generation, b.Session == "":
 		case !first && !at.After(b.LastUsed), at.Add(sameMoment).Before(b.LastUsed):
-			return false
+			return false, nil
+		}
+		again := b.Session == session && at.Sub(b.LastUsed) <= sameMoment && same(tokens, b.Tokens)
+		now := r.clock.Now()
+		switch {
+		case exists && b.Generation < t.Generation: // a hub that was restored to a time before it
+			archive(b, api.EndedReplaced, now)
+			b.Lane, b.Context = t.Generation, t.Generation
+			b.Tokens = nil
+		case b.Session != "" && b.Session != session:
+			archive(b, api.EndedReplaced, now)
+			b.Tokens = nil
+		}
+		if b.Session != session {
+			b.BoundAt = now
 		}
 		b.Generation, b.Session, b.Title = t.Generation, session, sessionTitle(t.Controller.Name)
 		if at.After(b.LastUsed) {
 			b.LastUsed = at
 		}
-		if tokens != nil {
-			b.Tokens = tokens
+		if tokens == nil {
+			return true, nil
 		}
-		return true
+		b.Tokens = tokens
+		if !first || again {
+			return true, nil
+		}
+		return true, []api.Fill{{At: b.LastUsed, Generation: b.Generation, Tokens: *tokens}}
 	})
 	return err
+}
+
+func same(a, b *api.Tokens) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// noteFormer notes what a turn said of a session that is not bound any more. A
+// generation that was left before its first result has its session only now.
+func noteFormer(b *store.Binding, generation uint64, session string, tokens *api.Tokens, at time.Time) (changed bool) {
+	old := former(*b, generation)
+	if old == nil || old.Session != "" && old.Session != session || old.Session == session && !at.After(old.LastUsed) {
+		return false
+	}
+	b.Former = slices.Clone(b.Former)
+	f := former(*b, generation)
+	f.Session = session
+	if at.After(f.LastUsed) {
+		f.LastUsed = at
+	}
+	if tokens != nil {
+		f.Tokens = tokens
+	}
+	return true
 }
 
 // maxGeneration is the highest generation that a node is believed: nobody rebinds
@@ -110,12 +232,12 @@ func (r *Relay) rebind(ctx context.Context, l Link) error {
 			!shown.IsLine(s.Session, maxSessionID) {
 			return nil
 		}
-		b, err := r.st.Binding(ctx, store.BindingKey{Controller: s.Controller, Target: l.Identity.ID, Workspace: s.Workspace})
-		if err == nil && (b.Generation > s.Generation || b.Generation == s.Generation && b.Session != "") {
-			return nil
-		}
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
+		b, err := r.binding(ctx, store.BindingKey{Controller: s.Controller, Target: l.Identity.ID, Workspace: s.Workspace})
+		if err != nil {
 			return err
+		}
+		if b.Generation > s.Generation || b.Generation == s.Generation && b.Session != "" {
+			return nil
 		}
 		who, err := r.st.Identity(ctx, s.Controller)
 		if errors.Is(err, store.ErrNotFound) || err == nil && !who.Live() {

@@ -23,6 +23,19 @@ type target struct {
 	rec store.NodeRecord
 }
 
+// workspace is the workspace that is meant: the target's default one if none is
+// named, as far as its hello is known.
+func (tg target) workspace(named string) string {
+	if ws := tg.rec.Hello.Workspaces; named == "" && len(ws) > 0 && validWorkspace(ws[0]) {
+		return ws[0]
+	}
+	return named
+}
+
+// sessions reports whether the target's agent has sessions; one that was never heard
+// of may.
+func (tg target) sessions() bool { return tg.rec.Hello.JournalID == "" || tg.rec.Hello.Sessions }
+
 // targets resolves the names of a dispatch; any that is unknown refuses it whole.
 func (r *Relay) targets(ctx context.Context, d api.Dispatch) ([]target, error) {
 	out := make([]target, 0, len(d.Targets))
@@ -88,6 +101,8 @@ func checkDispatch(d *api.Dispatch) error {
 		return api.Errorf(api.CodeTooLarge, "the text times %d targets is larger than %d bytes; name fewer targets or a smaller text", len(d.Targets), api.MaxDispatch)
 	case d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot):
 		return api.Errorf(api.CodeBadRequest, "mode is one-shot or session, not %q", quoted(d.Mode))
+	case d.AutoCompact < 0 || d.AutoCompact > 100:
+		return api.Errorf(api.CodeBadRequest, "auto-compact is a percentage from 0 to 100; 0 never compacts")
 	case !validWorkspace(d.Workspace):
 		return api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", quoted(d.Workspace), api.MaxName)
 	}
@@ -131,9 +146,10 @@ func ms(v int64, def time.Duration) time.Duration {
 	return time.Duration(v) * time.Millisecond
 }
 
-// bodyHash covers controller, target, workspace, mode, new and text.
-func bodyHash(t store.Task, text string) string {
-	return hashOf(t.Controller.ID, t.Target.ID, t.Workspace, t.Mode, strconv.FormatBool(t.New), text)
+// bodyHash covers controller, target, workspace, mode, new and text as they were
+// asked for.
+func bodyHash(t store.Task, workspace, text string) string {
+	return hashOf(t.Controller.ID, t.Target.ID, workspace, t.Mode, strconv.FormatBool(t.New), text)
 }
 
 // hashOf hashes its parts so that no two lists of parts look alike.

@@ -157,9 +157,9 @@ func TestManyNewSessionsAtOnceAreAllOpened(t *testing.T) {
 	seen := map[uint64]bool{}
 	for i := range n {
 		got, err := h.relay.Task(context.Background(), id(i))
-		if err != nil || seen[got.Generation] {
-			t.Errorf("generation %d, %v", got.Generation, err)
+		if err != nil || seen[got.Lane] {
+			t.Errorf("lane %d, %v", got.Lane, err)
 		}
-		seen[got.Generation] = true
+		seen[got.Lane] = true
 	}
 }

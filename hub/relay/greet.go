@@ -60,7 +60,7 @@ func (r *Relay) open(q *queue, keep func(store.Task) bool) []store.Task {
 // for that journal but never sent goes back into the queue.
 func (r *Relay) orphan(c *conn) error {
 	lost := r.open(c.queue, func(t store.Task) bool {
-		return t.Journal != "" && t.Journal != c.Hello.JournalID && t.State != api.StateUnknown
+		return orphaned(t, c.Hello.JournalID)
 	})
 	_, err := each(lost, func(t store.Task) error { return r.orphanOne(c.ctx, t.ID, c.Hello.JournalID) })
 	return err
@@ -68,12 +68,21 @@ func (r *Relay) orphan(c *conn) error {
 
 func (r *Relay) orphanOne(ctx context.Context, id, journal string) error {
 	_, err := r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
-		if t.State.Settled() || t.Journal == "" || t.Journal == journal || t.State == api.StateUnknown {
+		switch {
+		case !orphaned(t, journal):
 			return t, nil, errNoChange
+		case t.Op != "" && !r.unsent(t): // its lane goes on
+			return settle(t, lost(t), r.clock.Now()), nil, nil
 		}
 		return r.lose(t), nil, nil
 	})
 	return err
+}
+
+// orphaned reports whether a task waits for a journal that its node does not have
+// any more. The turn of an operation whose result is stored does not.
+func orphaned(t store.Task, journal string) bool {
+	return !t.State.Settled() && t.Journal != "" && t.Journal != journal && (t.State != api.StateUnknown || t.Op != "") && !due(t)
 }
 
 // lose is what becomes of a task whose node or journal is gone: unknown, or queued
@@ -132,7 +141,7 @@ func (r *Relay) reconciled(c *conn, rc api.Receipt) error {
 	_, err := r.change(c.ctx, rc.Task, func(t store.Task) (store.Task, []store.Part, error) {
 		now := r.clock.Now()
 		switch {
-		case t.State.Settled() || t.Triple() != rc.Triple || t.Journal != c.Hello.JournalID:
+		case t.State.Settled() || t.Triple() != rc.Triple || t.Journal != c.Hello.JournalID || due(t):
 			return t, nil, errNoChange
 		case rc.State == "" && !t.Received && t.State != api.StateQuestion:
 			// Only offered: the loop offers it again.
@@ -141,7 +150,7 @@ func (r *Relay) reconciled(c *conn, rc api.Receipt) error {
 			}
 			return t, nil, errNoChange
 		case rc.State == "":
-			return settle(t, failed(api.TaskJournalLost, "the node no longer knows this task", api.FlagMayHaveRun), now), nil, nil
+			return settle(t, lost(t), now), nil, nil
 		case t.State == api.StateQuestion:
 			return t, nil, errNoChange
 		default:

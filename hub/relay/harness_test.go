@@ -37,6 +37,7 @@ type harness struct {
 	seen  *observer
 	ids   map[string]store.Identity
 	opts  func(*relay.Config)
+	stop  func() // ends the relay's own work
 }
 
 // gate lets a test stand between the relay and its store.
@@ -110,7 +111,10 @@ func newHarness(t *testing.T, opts ...func(*relay.Config)) *harness {
 		}
 	}
 	h.open()
-	t.Cleanup(func() { _ = h.store.Close() })
+	t.Cleanup(func() {
+		h.stop()
+		_ = h.store.Close()
+	})
 	for _, name := range []string{"alice", "bob"} {
 		h.identity(name, api.RoleController)
 	}
@@ -129,11 +133,23 @@ func (h *harness) open() {
 	h.store, h.gate, h.bus = st, &gate{Store: st}, events.New("g", "b")
 	cfg := relay.Config{
 		Store: h.gate, Bus: h.bus, Clock: h.clock, Observer: h.seen, Log: slog.New(slog.DiscardHandler), Secret: make([]byte, 32),
-		RetryMin: time.Millisecond,
+		RetryMin: time.Millisecond, SweepEvery: time.Hour, // tests sweep themselves
 	}
 	h.opts(&cfg)
 	if h.relay, err = relay.New(context.Background(), cfg); err != nil {
 		h.t.Fatal(err)
+	}
+	h.stop = start(h.relay)
+}
+
+// start runs a relay's own work until stop is called.
+func start(r *relay.Relay) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Run(ctx) })
+	return func() {
+		cancel()
+		wg.Wait()
 	}
 }
 
@@ -141,6 +157,7 @@ func (h *harness) open() {
 // what is on disk, and starts anew.
 func (h *harness) crash() {
 	h.t.Helper()
+	h.stop()
 	if err := h.store.Close(); err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
@@ -44,14 +46,18 @@ func (r *Relay) offerOnce(c *conn, e *entry) (again bool, err error) {
 		err := r.orphanOne(c.ctx, t.ID, c.Hello.JournalID)
 		return err != nil, err
 	}
+	var b store.Binding
+	if c.Hello.Sessions {
+		if b, err = r.binding(c.ctx, bindingKey(t)); err != nil {
+			return true, err
+		}
+	}
 	if t.Journal == "" {
-		t, err = r.change(c.ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
-			if !needsOffer(t) || t.Journal != "" {
-				return t, nil, errNoChange
-			}
-			t.Journal = c.Hello.JournalID
-			return become(t, api.StateOffered, r.clock.Now()), nil, nil
-		})
+		if t.Op != "" {
+			t, err = r.takeUp(c, t, b)
+		} else {
+			t, err = r.claim(c, t, b)
+		}
 		if err != nil {
 			return true, err
 		}
@@ -59,7 +65,7 @@ func (r *Relay) offerOnce(c *conn, e *entry) (again bool, err error) {
 			return false, nil
 		}
 	}
-	o, err := r.offerOf(c, t, text)
+	o, err := r.offerOf(c, t, b, text)
 	if errors.Is(err, errNoEnvelope) {
 		// Trying again would not mend it, and the lane would wait behind it.
 		o := failed(api.TaskNotStarted, err.Error())
@@ -91,6 +97,22 @@ func (r *Relay) offerOnce(c *conn, e *entry) (again bool, err error) {
 		return received(t, rc.State, r.clock.Now()), nil
 	})
 	return r.stillWaits(t), errNotNoted
+}
+
+// claim commits that a task is offered to the connection's journal, and in which
+// session: the one that its lane is at.
+func (r *Relay) claim(c *conn, t store.Task, b store.Binding) (store.Task, error) {
+	return r.change(c.ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
+		if !needsOffer(t) || t.Journal != "" {
+			return t, nil, errNoChange
+		}
+		t.Journal = c.Hello.JournalID
+		if c.Hello.Sessions {
+			t.Lane = cmp.Or(taskLane(t), laneOf(b))
+			t.Generation = generationIn(b, t.Lane)
+		}
+		return become(t, api.StateOffered, r.clock.Now()), nil, nil
+	})
 }
 
 // errNotNoted is why an offer that was taken is made again.
@@ -137,8 +159,8 @@ func (r *Relay) offerFailed(c *conn, t store.Task, err error) (again bool, _ err
 // agent's question is too long, say.
 var errNoEnvelope = errors.New("the task does not fit an envelope")
 
-// offerOf writes the offer of a task's current turn.
-func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
+// offerOf writes the offer of a task's current turn; b is its binding.
+func (r *Relay) offerOf(c *conn, t store.Task, b store.Binding, text []byte) (api.Offer, error) {
 	if text == nil {
 		var err error
 		if text, err = r.text(c.ctx, t, textKey(t)); err != nil {
@@ -146,7 +168,7 @@ func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
 		}
 	}
 	body := string(text)
-	if t.Kind != api.TurnTask && !c.Hello.Sessions {
+	if t.Kind != api.TurnTask && t.Op == "" && !c.Hello.Sessions {
 		// An agent without a session remembers nothing: it gets the whole story.
 		first, err := r.text(c.ctx, t, firstText)
 		if err != nil {
@@ -154,8 +176,15 @@ func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
 		}
 		body = string(first) + "\n\n" + body
 	}
+	mode, deadline := mesh.Mode(t.Mode), t.Deadline
+	switch {
+	case t.Kind == api.TurnResume:
+		mode = mesh.ModeResume
+	case t.Kind == api.TurnDelete:
+		deadline = time.Duration(t.RanMS)*time.Millisecond + deleteLimit
+	}
 	env := mesh.Envelope{
-		From: t.Controller.Name, Task: t.ID, Mode: mesh.Mode(t.Mode), Reply: mesh.ReplyResultBlock,
+		From: t.Controller.Name, Task: t.ID, Mode: mode, Reply: mesh.ReplyResultBlock,
 		Env: mesh.EnvTag(mesh.Platform(t.Platform), mesh.Platform(c.Hello.OS+"/"+c.Hello.Arch)),
 		Via: t.Via, Body: body,
 	}
@@ -167,21 +196,32 @@ func (r *Relay) offerOf(c *conn, t store.Task, text []byte) (api.Offer, error) {
 	o := api.Offer{
 		Triple: t.Triple(), HubID: r.hubID, JournalID: c.Hello.JournalID, Epoch: c.Hello.Epoch,
 		Hash: t.TurnHash, Seq: t.Seq, Kind: t.Kind, Controller: t.Controller,
-		CreatedMS: begun(t).UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(t.Deadline),
+		CreatedMS: begun(t).UnixMilli(), TTLMS: api.Millis(t.ExpiresAt.Sub(now)), DeadlineMS: api.Millis(deadline),
 		QuestionMS: api.Millis(questionLimit(t)),
-		Mode:       t.Mode, Workspace: t.Workspace, Text: full, Token: r.token(t.ID),
+		Mode:       string(mode), Workspace: t.Workspace, Text: full, Token: r.token(t.ID),
 	}
 	if c.Hello.Sessions {
-		o.Binding = api.Binding{Generation: t.Generation, Title: sessionTitle(t.Controller.Name)}
-		b, err := r.st.Binding(c.ctx, bindingKey(t))
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return api.Offer{}, err
-		}
-		if err == nil && b.Generation == t.Generation {
-			o.Binding.Session = b.Session
-		}
+		o.Binding = entered(t, b)
+		o.Binding.Title = sessionTitle(t.Controller.Name)
 	}
 	return o, nil
+}
+
+// deleteLimit is how long the deletion of a session may take, whatever the turns
+// before it took.
+const deleteLimit = 5 * time.Minute
+
+// entered says which session the turn of a task enters: a bound one, or that of the
+// generation in which the turn before it ran.
+func entered(t store.Task, b store.Binding) api.Binding {
+	h := t.Handover
+	switch {
+	case t.Op == "" || h == nil:
+		return api.Binding{Generation: t.Generation, Session: sessionIn(b, t.Generation)}
+	case t.Kind == api.TurnResume, h.Fresh != "":
+		return api.Binding{Generation: h.Generation + 1, Session: h.Fresh, Compaction: t.ID}
+	}
+	return api.Binding{Generation: h.Generation, Session: h.Session}
 }
 
 // text reads a text of a task; without it there is nothing to offer.

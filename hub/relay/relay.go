@@ -126,6 +126,10 @@ type Relay struct {
 	// tasks still open, and why: api.TaskTargetRevoked or api.TaskTargetReplaced.
 	gone      map[string]string
 	textBytes int // of all entries' text
+	work      []*entry // operations that the relay has to go on with, each at most once
+	ended     uint64   // counts the operations that ended
+
+	due chan struct{} // room for one: there is work
 }
 
 // New loads the open tasks of the store.
@@ -139,6 +143,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		hubID: info.HubID, restored: !info.RestoredAt.IsZero(),
 		tasks: map[string]*entry{}, turns: map[string]*turn{}, queues: map[string]*queue{}, byAuthor: map[string]int{},
 		states: map[api.State]int{}, rates: map[string]*rate{}, gone: map[string]string{},
+		due: make(chan struct{}, 1),
 	}
 	err := cfg.Store.OpenTasks(ctx, func(t store.Task) error {
 		r.mu.Lock()

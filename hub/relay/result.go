@@ -92,7 +92,7 @@ func (r *Relay) judge(t store.Task, res api.Result, hash string) (reading, error
 	switch {
 	case at != of && !older && !r.restored && !slices.Contains(t.Flags, api.FlagRecovered):
 		return 0, api.Errorf(api.CodeBadRequest, "attempt %d turn %d of task %s was never offered", of.Attempt, of.Turn, t.ID)
-	case t.State.Settled(), older, at == of && t.State == api.StateQuestion && t.Asking == "":
+	case t.State.Settled(), older, t.Op != "" && at != of, at == of && t.State == api.StateQuestion && t.Asking == "":
 		return readLate, nil
 	}
 	return readNew, nil
@@ -112,7 +112,9 @@ func (r *Relay) apply(ctx context.Context, t store.Task, res api.Result) error {
 	}
 	first := read == readNew
 	bound := make(chan error, 1)
-	if s := res.Outcome.Session; s != "" {
+	if s := res.Outcome.Session; s != "" && binds(t, s, first) {
+		release := r.noteBinding(t)
+		defer release()
 		go func() { bound <- r.bind(ctx, t, s, res.Outcome.Tokens, ended, first) }() // in the same commit; awaited below
 	} else {
 		bound <- nil
@@ -140,6 +142,9 @@ func (r *Relay) apply(ctx context.Context, t store.Task, res api.Result) error {
 		if reply := res.Outcome.Reply; reply != "" {
 			parts = []store.Part{{Key: store.PartKey{Kind: store.PartReply, Attempt: res.Attempt, Turn: res.Turn}, Data: []byte(reply)}}
 		}
+		if t.Op != "" {
+			return r.turnEnded(t, res.Outcome, ended), parts, nil
+		}
 		next := r.conclude(t, res.Outcome, ended)
 		if option, ok := byPolicy(next); ok {
 			var part store.Part
@@ -157,6 +162,33 @@ func (r *Relay) apply(ctx context.Context, t store.Task, res api.Result) error {
 		r.log.Info("a late result was kept", "task", res.Task, "attempt", res.Attempt, "turn", res.Turn)
 	}
 	return err
+}
+
+// binds reports whether a turn's session is the binding's: of the turns of operations
+// only that of the digest is.
+func binds(t store.Task, session string, first bool) bool {
+	return t.Op == "" || first && t.Kind == api.TurnDigest && t.Handover != nil && session == t.Handover.Session
+}
+
+// noteBinding holds the operations of a task's lane back while what its result says of
+// the session is on its way to the disk.
+func (r *Relay) noteBinding(t store.Task) (release func()) {
+	key := laneKey(t)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.queue(t.Target.ID)
+	q.binding[key]++
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if q.binding[key]--; q.binding[key] == 0 {
+			delete(q.binding, key)
+		}
+		if l := q.lanes[key]; l != nil {
+			r.offerable(l)
+		}
+		r.forgetQueue(q)
+	}
 }
 
 // lateReply is where the reply of a late result is kept: of the newest, so that
@@ -216,7 +248,7 @@ func (r *Relay) ProgressFrom(ctx context.Context, from store.Identity, p api.Pro
 	news := r.does(p.Triple, tidyActivity(p.Activity))
 	published := r.note(ctx, p.Task, func(t store.Task) (store.Task, error) {
 		switch {
-		case t.State.Settled() || t.Triple() != p.Triple || t.State == api.StateQuestion:
+		case t.State.Settled() || t.Triple() != p.Triple || t.State == api.StateQuestion || due(t):
 			return t, errNoChange
 		case t.Received && t.State == p.State:
 			return t, errNoChange // nothing new

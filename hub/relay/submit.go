@@ -3,9 +3,11 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
 )
 
@@ -49,12 +51,27 @@ func (r *Relay) Submit(ctx context.Context, by Author, d api.Dispatch) ([]store.
 		return nil, err
 	}
 	defer release()
+	all := make([]draft, 0, len(news))
+	var first []api.Party // targets whose session is compacted first
 	for i, tg := range targets {
-		if news[i].Task.Generation, err = r.generation(ctx, by.Identity, tg, d); err != nil {
+		b, err := r.enter(ctx, by.Identity, tg, d, &news[i])
+		if err != nil {
 			return nil, err
 		}
+		if tg.sessions() && !d.New && full(b, d.AutoCompact) {
+			first = append(first, news[i].Task.Target)
+			all = append(all, compactFirst(by.Identity, tg, news[i].Task, d))
+		}
+		all = append(all, news[i])
 	}
-	made, err := r.create(ctx, news)
+	if len(first) > 0 {
+		release, err := r.reserve(api.Party{ID: by.Identity.ID, Name: by.Identity.Name}, first...)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+	}
+	made, err := r.create(ctx, all)
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrForgotten) {
 		return r.repeated(ctx, by, news, nil)
 	}
@@ -62,26 +79,63 @@ func (r *Relay) Submit(ctx context.Context, by Author, d api.Dispatch) ([]store.
 		// Who is above it may have left while it was made; the sweep sees to it then.
 		err = r.doom(ctx)
 	}
-	return made, err
+	return slices.DeleteFunc(made, func(t store.Task) bool { return t.Op != "" }), err
+}
+
+// draft is a task to create.
+type draft struct {
+	store.NewTask
+	// ended is how many operations had ended when the binding was read that the task
+	// enters.
+	ended uint64
+	// auto marks a compaction that the dispatch of a task asks for: one is enough.
+	auto bool
 }
 
 // drafts makes the records of a dispatch as far as it says.
-func drafts(by store.Identity, targets []target, d api.Dispatch, now time.Time) []store.NewTask {
-	news := make([]store.NewTask, len(targets))
+func drafts(by store.Identity, targets []target, d api.Dispatch, now time.Time) []draft {
+	news := make([]draft, len(targets))
 	text := []byte(d.Text)
 	for i, tg := range targets {
 		t := store.Task{
 			ID: d.Targets[i].ID, Controller: api.Party{ID: by.ID, Name: by.Name}, Platform: by.Platform,
-			Target: api.Party{ID: tg.id.ID, Name: tg.id.Name}, Workspace: d.Workspace, Mode: d.Mode, New: d.New,
+			Target: api.Party{ID: tg.id.ID, Name: tg.id.Name}, Workspace: tg.workspace(d.Workspace), Mode: d.Mode, New: d.New,
 			State: api.StateQueued, Since: now, CreatedAt: now, ExpiresAt: now.Add(ms(d.TTLMS, api.DefaultTTL)),
 			Deadline: ms(d.DeadlineMS, 0), QuestionTimeout: ms(d.QuestionTimeoutMS, 0),
 			AutoAnswer: d.AutoAnswer, Attempt: 1, Turn: 1, Kind: api.TurnTask,
 		}
-		t.Hash = bodyHash(t, d.Text)
+		t.Hash = bodyHash(t, d.Workspace, d.Text)
 		t.TurnHash = t.Hash
-		news[i] = store.NewTask{Task: t, Text: text}
+		news[i] = draft{NewTask: store.NewTask{Task: t, Text: text}}
 	}
 	return news
+}
+
+// enter finds the lane of a new task, and the generation that it is at now. Agents
+// without sessions have neither.
+func (r *Relay) enter(ctx context.Context, by store.Identity, tg target, d api.Dispatch, n *draft) (store.Binding, error) {
+	if !tg.sessions() {
+		return store.Binding{}, nil
+	}
+	r.mu.Lock()
+	n.ended = r.ended
+	r.mu.Unlock()
+	b, err := r.entrance(ctx, by, tg.id.ID, n.Task.Workspace, d.New)
+	n.Task.Lane, n.Task.Generation = laneOf(b), generationOf(b)
+	return b, err
+}
+
+// full reports whether a bound session is filled to a percentage or more.
+func full(b store.Binding, percent int) bool {
+	p := b.Tokens.Percent()
+	return percent > 0 && b.Session != "" && p != nil && *p >= percent
+}
+
+// compactFirst makes the compaction that precedes a task.
+func compactFirst(by store.Identity, tg target, before store.Task, d api.Dispatch) draft {
+	n := operation(by, tg, api.OpCompact, api.Operate{ID: string(mesh.NewID(by.Name)), Workspace: d.Workspace}, before.CreatedAt)
+	n.Task.Lane, n.auto = before.Lane, true
+	return n
 }
 
 // reserve takes places for tasks under way to their commit, so that limits hold
@@ -120,8 +174,10 @@ func (r *Relay) reserve(author api.Party, targets ...api.Party) (release func(),
 
 // create commits new tasks and enters them into their lanes. When the target is
 // attached, the offer to its journal is part of the same commit, which spares the
-// one that otherwise precedes the offer (semantics 5).
-func (r *Relay) create(ctx context.Context, news []store.NewTask) (made []store.Task, err error) {
+// one that otherwise precedes the offer (semantics 5); not if an operation of the
+// lane may come before it, which decides in which session it is offered. A
+// compaction that is not needed is left out.
+func (r *Relay) create(ctx context.Context, news []draft) (made []store.Task, err error) {
 	ids := make([]string, len(news))
 	for i := range news {
 		ids[i] = news[i].Task.ID
@@ -131,7 +187,7 @@ func (r *Relay) create(ctx context.Context, news []store.NewTask) (made []store.
 		return nil, err
 	}
 	defer release()
-	ends := r.announce(news)
+	news, tickets, ends := r.announce(news)
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -146,28 +202,49 @@ func (r *Relay) create(ctx context.Context, news []store.NewTask) (made []store.
 			end()
 		}
 	}()
-	return r.st.CreateTasks(ctx, news)
+	records := make([]store.NewTask, len(news))
+	for i, n := range news {
+		records[i] = n.NewTask
+		if n.Task.Op == "" {
+			continue
+		}
+		if err := r.precede(ctx, n.Task, tickets[i]); err != nil {
+			return nil, err
+		}
+	}
+	return r.st.CreateTasks(ctx, records)
 }
 
-// announce tells the lanes what is coming and gives new tasks their first state.
-func (r *Relay) announce(news []store.NewTask) (ends []func()) {
+// announce tells the lanes what is coming and gives new tasks their first state; it
+// returns those that are to be made.
+func (r *Relay) announce(news []draft) (kept []draft, tickets []uint64, ends []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	for i := range news {
-		t := &news[i].Task
+	for _, n := range news {
+		t := &n.Task
 		q := r.queue(t.Target.ID)
-		if c := q.conn; c != nil && !c.closed && !c.paused {
+		l := q.lanes[laneKey(*t)]
+		operated := l != nil && len(l.ops)+l.comingOp > 0
+		if n.auto && operated {
+			continue
+		}
+		switch c := q.conn; {
+		case t.Op != "":
+		case c == nil || c.closed || c.paused || operated || n.ended != r.ended:
+			t.Generation = 0
+		default:
 			t.Journal, t.State = c.Hello.JournalID, api.StateOffered
 		}
 		t.Life = []api.Step{{At: now, State: t.State, Attempt: 1, Turn: 1}}
-		ends = append(ends, r.begin(q, laneKey(t.Controller.ID, t.Workspace, t.Generation)))
+		ticket, end := r.begin(q, *t)
+		kept, tickets, ends = append(kept, n), append(tickets, ticket), append(ends, end)
 	}
-	return ends
+	return kept, tickets, ends
 }
 
 // anyKnown reports whether one of the ids was used before.
-func (r *Relay) anyKnown(ctx context.Context, news []store.NewTask) (bool, error) {
+func (r *Relay) anyKnown(ctx context.Context, news []draft) (bool, error) {
 	for i := range news {
 		switch _, err := r.current(ctx, news[i].Task.ID); {
 		case err == nil, errors.Is(err, store.ErrForgotten):
@@ -180,7 +257,7 @@ func (r *Relay) anyKnown(ctx context.Context, news []store.NewTask) (bool, error
 }
 
 // repeated answers a dispatch whose ids exist. Whose they are is not told.
-func (r *Relay) repeated(ctx context.Context, by Author, news []store.NewTask, err error) ([]store.Task, error) {
+func (r *Relay) repeated(ctx context.Context, by Author, news []draft, err error) ([]store.Task, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -15,19 +15,22 @@ const (
 	pruneBatch = 2000
 )
 
-// Run enforces the bounds that every state has (semantics 8) and retention, until
-// ctx ends.
+// Run goes on with operations on sessions, and enforces the bounds that every state
+// has (semantics 8) and retention, until ctx ends.
 func (r *Relay) Run(ctx context.Context) {
 	t := time.NewTicker(r.cfg.SweepEvery)
 	defer t.Stop()
-	for n := 1; ; n++ {
+	for n := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-r.due:
+			r.goOn(ctx)
+			continue
 		case <-t.C:
 		}
 		r.Sweep(ctx)
-		if n%pruneEvery == 0 {
+		if n++; n%pruneEvery == 0 {
 			if err := r.Prune(ctx); err != nil && ctx.Err() == nil {
 				r.log.Warn("retention failed, trying again later", "err", err)
 			}
@@ -36,11 +39,12 @@ func (r *Relay) Run(ctx context.Context) {
 }
 
 // Sweep looks at every open task once, a queue at a time so that nobody waits long
-// for it.
+// for it. Operations that could not go on are tried again.
 func (r *Relay) Sweep(ctx context.Context) {
 	if r.st.Writable() != nil {
 		return // the next one finds the same
 	}
+	r.goOn(ctx)
 	now, may := r.clock.Now(), r.clock.MayExpire()
 	var queues []*queue
 	r.mu.Lock()
@@ -89,7 +93,10 @@ func (r *Relay) bound(t store.Task, now time.Time, may bool) (b bound, code stri
 	if t.CancelAt.IsZero() && (r.gone[t.Controller.ID] != "" || e != nil && e.doomed) {
 		return boundController, ""
 	}
-	ended := !t.CancelAt.IsZero() || !t.ExpireAt.IsZero() // its node was asked already
+	if due(t) {
+		return boundNone, "" // the relay goes on with it
+	}
+	ended := !t.CancelAt.IsZero() || !t.ExpireAt.IsZero() || sealed(t) // its node was asked already, or it is too late
 	old := may && !ended && t.StartedAt.IsZero() && t.Turn == 1 && now.After(t.ExpiresAt)
 	away := r.away(t.Target.ID, now)
 	switch t.State {
@@ -134,7 +141,11 @@ func (r *Relay) overdue(ctx context.Context, id string, now time.Time, may bool)
 		case boundLost:
 			return r.lose(t), nil, nil
 		case boundUnknown:
-			return settle(t, failed(api.TaskNodeLost, "the node did not return", api.FlagMayHaveRun), now), nil, nil
+			o := failed(api.TaskNodeLost, "the node did not return", api.FlagMayHaveRun)
+			if sealed(t) {
+				o = lost(t)
+			}
+			return settle(t, o, now), nil, nil
 		case boundQuestion:
 			return timedOut(t, now)
 		case boundExpired:

@@ -27,6 +27,7 @@ type entry struct {
 	heard   uint64        // the epoch in which its node asked last what it asks
 	urged   bool          // something urgent about it is listed or under way
 	doing   *api.Activity // what its agent does, while it runs
+	toDo    bool          // the relay has to work on it, or does: see operate.go
 }
 
 // add enters an open task. Called with mu held.
@@ -36,6 +37,7 @@ func (r *Relay) add(t store.Task) *entry {
 	r.tasks[t.ID], q.tasks[t.ID] = e, e
 	r.author(t.Controller.ID, +1)
 	r.tally(e, t.State, +1)
+	r.queueUp(e)
 	r.place(e)
 	r.urge(e)
 	return e
@@ -72,6 +74,7 @@ func (r *Relay) put(t store.Task) {
 	r.tally(e, t.State, +1)
 	r.place(e)
 	r.urge(e)
+	r.moved(e)
 }
 
 // drop takes a settled task out. Called with mu held.
@@ -82,6 +85,7 @@ func (r *Relay) drop(e *entry) {
 	delete(r.tasks, t.ID)
 	delete(e.queue.tasks, t.ID)
 	r.author(t.Controller.ID, -1)
+	r.moved(e)
 	r.forgetQueue(e.queue)
 	code := ""
 	if t.Outcome != nil && t.Outcome.Error != nil {

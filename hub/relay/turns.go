@@ -37,6 +37,8 @@ func alreadySettled(t store.Task) error {
 // asked.
 func ending(t store.Task, reason string, never api.Outcome, now time.Time) (store.Task, []store.Part, error) {
 	switch {
+	case sealed(t):
+		return t, nil, errNoChange
 	case t.Journal == "":
 		return settle(t, never, now), nil, nil
 	case !t.CancelAt.IsZero():
@@ -127,9 +129,16 @@ func (r *Relay) Retry(ctx context.Context, id string) (store.Task, error) {
 		return t, err
 	}
 	defer release()
+	b, err := r.binding(ctx, bindingKey(t))
+	if err != nil {
+		return t, err
+	}
 	return r.change(ctx, id, func(t store.Task) (store.Task, []store.Part, error) {
 		if err := mayRetry(t); err != nil {
 			return t, nil, err
+		}
+		if taskLane(t) > 0 { // it enters the lane that is bound now
+			t.Lane, t.Generation = laneOf(b), 0
 		}
 		now := r.clock.Now()
 		t.ExpiresAt = now.Add(max(t.ExpiresAt.Sub(begun(t)), time.Minute))
@@ -142,6 +151,9 @@ func (r *Relay) Retry(ctx context.Context, id string) (store.Task, error) {
 }
 
 func mayRetry(t store.Task) error {
+	if t.Op != "" {
+		return api.Errorf(api.CodeConflict, "task %s is an operation on a session; run meshctl session %s again", t.ID, t.Op)
+	}
 	if !t.State.Settled() {
 		return api.Errorf(api.CodeNotSettled, "task %s is %s; only a settled task can be retried", t.ID, t.State)
 	}

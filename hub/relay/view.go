@@ -18,7 +18,7 @@ func View(t store.Task) api.Task {
 		Task: t.ID, Controller: t.Controller.Name, Target: t.Target.Name, State: t.State,
 		Artifacts: []string{}, Question: t.Question, CreatedAt: t.CreatedAt, Attempt: t.Attempt, Turn: t.Turn,
 		Flags: t.Flags, Mode: t.Mode, Workspace: t.Workspace, Since: t.Since, ExpiresAt: t.ExpiresAt,
-		LateResult: t.Late != nil,
+		LateResult: t.Late != nil, Op: t.Op,
 	}
 	if v.Flags == nil {
 		v.Flags = []api.Flag{}

@@ -164,7 +164,7 @@ func (r *Relay) withdrawn(c *conn, rc api.Receipt) error {
 	}
 	// It runs: a cancel's result comes by itself, an expiry came too late.
 	_, err := r.change(c.ctx, rc.Task, func(t store.Task) (store.Task, []store.Part, error) {
-		if t.State.Settled() || t.Triple() != rc.Triple || t.State == api.StateQuestion {
+		if t.State.Settled() || t.Triple() != rc.Triple || t.State == api.StateQuestion || due(t) {
 			return t, nil, errNoChange
 		}
 		t.ExpireAt = time.Time{}

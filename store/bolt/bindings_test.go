@@ -66,7 +66,7 @@ func fill(n int) api.Fill {
 }
 
 func digest(generation int) store.Digest {
-	return store.Digest{Lane: 1, Digest: api.Digest{Generation: generation, Task: "a", At: start, Facts: []string{"one"}}}
+	return store.Digest{Context: 1, Digest: api.Digest{Generation: generation, Task: "a", At: start, Facts: []string{"one"}}}
 }
 
 func TestSessionsAreTheSameAfterAReopenACompactionAndARestore(t *testing.T) {

@@ -46,7 +46,7 @@ func wantFills(t *testing.T, s store.Store, key store.BindingKey, want []api.Fil
 
 // digest is one of a binding.
 func digest(generation int, task string) store.Digest {
-	return store.Digest{Lane: 1, Digest: api.Digest{
+	return store.Digest{Context: 1, Digest: api.Digest{
 		Generation: generation, Task: task, Session: "ses", At: start, Facts: []string{"of " + task}, Pending: "none", Refs: "none",
 	}}
 }
