@@ -254,19 +254,19 @@ func (r *Relay) lastDigest(ctx context.Context, b store.Binding) (last *store.Di
 }
 
 const (
-	// resultPage is how many tasks are read at once in search of a session's results.
-	resultPage = 200
-	// maxResultPages bounds the search: older results are not worth handing over.
-	maxResultPages = 10
+	// maxSearched is how many tasks of the pair are looked through for the results of a
+	// session; older ones are not worth handing over.
+	maxSearched = 2000
+	searchPage  = 200 // how many of them are read at once
 )
 
 // lastResults are the newest results of a session, newest first, at most
 // api.MaxResultsHandedOver. full says that the last of all ended because the session
 // is over its context.
 func (r *Relay) lastResults(ctx context.Context, t store.Task, session string) (full bool, results []store.Task, err error) {
-	q := store.TaskQuery{Controller: t.Controller.ID, Target: t.Target.ID, Limit: resultPage}
+	q := store.TaskQuery{Controller: t.Controller.ID, Target: t.Target.ID, Limit: searchPage}
 	seen := false
-	for range maxResultPages {
+	for range maxSearched / searchPage {
 		page, err := r.st.Tasks(ctx, q)
 		if err != nil {
 			return false, nil, err
