@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if role := os.Getenv(roleVar); role != "" {
+		if err := serveRole(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	debug.SetGCPercent(400) // the load is not what is measured
 	fleet.Main(m)
 }
