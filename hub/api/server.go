@@ -221,6 +221,12 @@ func (s *Server) controllerRoutes(r chi.Router) {
 	r.Get("/tasks/{id}/events", s.taskEvents)
 	r.Get("/tasks/{id}/artifacts", s.artifacts)
 	r.Get("/tasks/{id}/artifacts/file", s.artifact)
+	r.Get("/bindings", s.bindings)
+	r.Get("/bindings/{controller}/{target}", s.binding)
+	r.Post("/bindings/{controller}/{target}/compact", s.operate(api.OpCompact))
+	r.Post("/bindings/{controller}/{target}/clear", s.operate(api.OpClear))
+	r.Post("/bindings/{controller}/{target}/reset", s.operate(api.OpReset))
+	r.Get("/digests", s.digests)
 	r.Post("/envelopes", s.envelope)
 	r.Get("/events", s.events)
 }

@@ -25,6 +25,8 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Dispatched": reflect.TypeFor[api.Dispatched](), "TaskPage": reflect.TypeFor[api.TaskPage](),
 		"Task": reflect.TypeFor[api.Task](), "Step": reflect.TypeFor[api.Step](), "Question": reflect.TypeFor[api.Question](),
 		"Activity": reflect.TypeFor[api.Activity](), "Artifact": reflect.TypeFor[api.Artifact](), "ArtifactList": reflect.TypeFor[api.ArtifactList](),
+		"Session": reflect.TypeFor[api.Session](), "SessionList": reflect.TypeFor[api.SessionList](), "FormerSession": reflect.TypeFor[api.FormerSession](),
+		"Fill": reflect.TypeFor[api.Fill](), "Operate": reflect.TypeFor[api.Operate](), "Digest": reflect.TypeFor[api.Digest](), "DigestList": reflect.TypeFor[api.DigestList](),
 		"Answer": reflect.TypeFor[api.Answer](), "Tokens": reflect.TypeFor[api.Tokens](), "TaskError": reflect.TypeFor[api.TaskError](),
 		"NodeList": reflect.TypeFor[api.NodeList](), "Node": reflect.TypeFor[api.Node](), "AgentStatus": reflect.TypeFor[api.AgentStatus](),
 		"CredentialList": reflect.TypeFor[api.CredentialList](), "Credential": reflect.TypeFor[api.Credential](),
