@@ -69,6 +69,10 @@ type Config struct {
 	// ReportInterval is how often the agent's health is looked at; 0:
 	// link.DefaultReportInterval.
 	ReportInterval time.Duration
+	// Cleanup deletes, at a graceful stop, the sessions that controllers left on this
+	// machine, but those that unfinished tasks need; the agent must be an
+	// agent.Cleaner. Each is kept as a line of CleanupFile in DataDir.
+	Cleanup bool
 	// StopTimeout bounds a graceful stop; 0: DefaultStopTimeout.
 	StopTimeout time.Duration
 	// Log gets what an operator should see; nil: discarded.
@@ -88,6 +92,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("node config: the profile names no hub or no node; join a hub first")
 	case c.Profile.Role != api.RoleNode:
 		return c, fmt.Errorf("node config: the credential of %s is that of a %s, not of a node", c.Profile.Name, c.Profile.Role)
+	case c.Cleanup && !canClean(c.Agent):
+		return c, fmt.Errorf("node config: the %s agent has no sessions to clean up", c.Agent.Kind())
 	case c.StopTimeout < 0:
 		return c, errors.New("node config: a duration is negative")
 	}

@@ -259,3 +259,18 @@ func (d *desk) close(ctx context.Context) error {
 	}
 	return nil
 }
+
+// needed are the sessions that unfinished tasks need; called after close.
+func (d *desk) needed() (map[string]bool, error) {
+	needed := make(map[string]bool)
+	for _, r := range d.runners() {
+		sessions, err := r.Needed()
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range sessions {
+			needed[id] = true
+		}
+	}
+	return needed, nil
+}

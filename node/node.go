@@ -23,6 +23,7 @@ type Node struct {
 	admin   *admin
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
+	agentUp  bool // it was started
 }
 
 // New opens the data directory of a node. A journal in use by another process
@@ -65,6 +66,7 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
 	}
+	n.agentUp = true
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -101,8 +103,10 @@ func (n *Node) startAgent(ctx context.Context) error {
 	return err
 }
 
-// stop ends the runners, the link and the agent, in this order.
+// stop ends the runners, the link and the agent, in this order. If it was asked to
+// by the end of ctx, sessions are cleaned up before the agent ends.
 func (n *Node) stop(ctx context.Context, closeLink func()) error {
+	graceful := ctx.Err() != nil
 	ctx = context.WithoutCancel(ctx)
 	all, cancel := context.WithTimeout(ctx, n.cfg.StopTimeout)
 	defer cancel()
@@ -113,6 +117,9 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 		closeLink()
 	}
 	defer n.endAgent()
+	if n.cfg.Cleanup && graceful && n.agentUp && err == nil {
+		err = n.clean(turns)
+	}
 	if stopErr := n.cfg.Agent.Stop(all); stopErr != nil {
 		err = errors.Join(err, fmt.Errorf("stop the %s agent: %w", n.cfg.Agent.Kind(), stopErr))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,14 +114,26 @@ func TestOperations(t *testing.T) {
 			if b := h.r.Bound(); len(b) != 1 || b[0] != want {
 				t.Fatalf("told in a hello: %+v", b)
 			}
+			g = h
+		}
+		for len(g.agent.began) > 0 {
+			g.began()
+		}
+		g.take("c1", step(api.TurnDelete, 2, fresh)) // which comes too late
+		if turn := g.began(); turn.Session.ID != "" {
+			t.Fatalf("the compaction's roll-back finds the bound session %q", turn.Session.ID)
 		}
 	})
 
 	t.Run("what a turn did not use is not told", func(t *testing.T) {
+		used := ""
 		g := newRig(t, newAgent(true, func(context.Context, agent.Turn, agent.Host) (api.Outcome, error) {
-			return api.Outcome{State: api.StateFailed}, nil
+			return api.Outcome{State: api.StateFailed, Session: used}, nil
 		}))
 		g.take("t1", func(o *api.Offer) { o.Binding = bound })
+		g.result()
+		used = "ses_else" // without a word of it to the journal
+		g.take("t2", func(o *api.Offer) { o.Binding = bound })
 		g.result()
 		if b := g.r.Bound(); len(b) != 0 {
 			t.Fatalf("told in a hello: %+v", b)
@@ -265,4 +278,56 @@ func openRigAfter(t *testing.T, g *rig) *rig {
 	t.Helper()
 	g.stop()
 	return openRig(t, g.cfg.Path, g.agent, newHub())
+}
+
+func TestSessionsOfUnfinishedTasksAreNeeded(t *testing.T) {
+	gate := newGated()
+	g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+		switch {
+		case strings.HasPrefix(turn.Task, "ask"):
+			return asks(ctx, turn, h)
+		case strings.HasPrefix(turn.Task, "made"):
+			return inSession(ctx, turn, h)
+		case turn.Task == "running":
+			if err := h.SessionMade(ctx, "ses_replaced"); err != nil {
+				return api.Outcome{}, err
+			}
+			return gate.run(ctx, turn, h)
+		}
+		return done(ctx, turn, h)
+	}), func(c *tasks.Config) { c.AcceptFrom = []string{"alpha"} })
+	generation := uint64(0)
+	in := func(session string) func(*api.Offer) {
+		generation++
+		n := generation
+		return func(o *api.Offer) { o.Binding = api.Binding{Generation: n, Session: session} }
+	}
+	over := func(id string, changes ...func(*api.Offer)) api.Offer {
+		o := g.take(id, changes...)
+		g.result()
+		g.delivered()
+		return o
+	}
+	over("done", in("ses_done"))
+	over("made1", in(""))
+	over("ask1", in("ses_question"))
+	answered := in("ses_answered")
+	over("ask2", answered)
+	over("ask2", answered, answer(2))
+	g.withdraw(over("ask3", in("ses_canceled")).Triple, api.WithdrawCancel)
+	lane := in("ses_running")
+	g.take("running", lane)
+	eventually(t, "the turn to run", func() bool {
+		return slices.ContainsFunc(g.r.Bound(), func(b api.BoundSession) bool { return b.Session == "ses_replaced" })
+	})
+	g.take("waiting", lane)
+	g.stop()
+	got, err := g.r.Needed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, []string{"ses_question", "ses_replaced", "ses_running"}) {
+		t.Fatalf("needed %v", got)
+	}
 }

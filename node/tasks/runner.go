@@ -36,6 +36,9 @@ type Runner struct {
 	drained  chan struct{} // closed once nothing is left to do after Park
 	stopOnce sync.Once
 	stopErr  error
+	// needed is for Needed; set by Stop.
+	needed    []string
+	neededErr error
 
 	mu       sync.Mutex // guards the following fields
 	armed    bool       // Start was called
@@ -201,8 +204,13 @@ func (r *Runner) stop(ctx context.Context) error {
 	r.outbox.close()
 	r.reporter.close()
 	r.asks.close()
+	r.needed, r.neededErr = r.journal.needed()
 	return errors.Join(err, r.journal.close())
 }
+
+// Needed lists the sessions of tasks that are not over: those that wait, run or are
+// held here, and those that wait for an answer. It is called after Stop returned.
+func (r *Runner) Needed() (sessions []string, err error) { return r.needed, r.neededErr }
 
 // abort ends the context of every running turn.
 func (r *Runner) abort(cause error) {

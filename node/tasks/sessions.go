@@ -78,7 +78,7 @@ func (j *journal) entry(s *spec, id string) *boundEntry {
 // generation, so that a hub that lost its bindings hears of it. The mark of a
 // compaction that made it goes.
 func (j *journal) sessionUsed(s *spec, id string) error {
-	if id == "" || id != s.Binding.Session || s.Binding.Compaction != "" {
+	if id == "" || id != s.Binding.Session {
 		return nil
 	}
 	key := sessionKey(s)
@@ -188,4 +188,46 @@ func (j *journal) bound(limit int) []api.BoundSession {
 		out = append(out, e.BoundSession)
 	}
 	return out
+}
+
+// needed lists the sessions of tasks that are not over.
+func (j *journal) needed() ([]string, error) {
+	var specs []spec
+	var onDisk []uint64
+	j.mu.Lock()
+	for _, hist := range j.index {
+		for i, kn := range hist {
+			switch last := i == len(hist)-1; {
+			case ended(kn.state) && !(last && kn.state == api.StateQuestion):
+			case kn.rec != nil:
+				specs = append(specs, kn.rec.spec)
+			default:
+				onDisk = append(onDisk, kn.arrival)
+			}
+		}
+	}
+	j.mu.Unlock()
+	err := j.view(func(tx *bolt.Tx) error {
+		for _, arrival := range onDisk {
+			r, err := decodeRow(tx.Bucket([]byte(bucketTasks)).Get(arrivalKey(arrival)))
+			if err != nil {
+				return err
+			}
+			specs = append(specs, r.spec)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read which sessions are needed: %w", err)
+	}
+	var sessions []string
+	for i := range specs {
+		// The hub's may be one that was replaced here; it is kept then, too.
+		for _, id := range []string{j.sessionOf(&specs[i]), specs[i].Binding.Session} {
+			if id != "" {
+				sessions = append(sessions, id)
+			}
+		}
+	}
+	return sessions, nil
 }
