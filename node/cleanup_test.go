@@ -163,6 +163,22 @@ func TestCleanup(t *testing.T) {
 		}
 	})
 
+	t.Run("does not happen when the start was interrupted", func(t *testing.T) {
+		hub := linktest.New(t, tunnel.Config{})
+		cfg := config(t, hub, t.TempDir(), newWorker())
+		c := &cleaner{sessions: []string{"ses_1"}}
+		c.with(true)(&cfg)
+		n, err := node.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := n.Run(ctx); err != nil || c.calls != 0 {
+			t.Fatalf("%v, cleaned up %d times", err, c.calls)
+		}
+	})
+
 	t.Run("deletes nothing when no record can be kept", func(t *testing.T) {
 		hub := linktest.New(t, tunnel.Config{})
 		dir := t.TempDir()
