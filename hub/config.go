@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"opencode-mesh/auth"
+	hubapi "opencode-mesh/hub/api"
 	"opencode-mesh/hub/clock"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store/boltdb"
@@ -41,6 +42,9 @@ type Config struct {
 	PublicURL string
 	// TrustedProxies may set X-Forwarded-For.
 	TrustedProxies []netip.Prefix
+	// ServiceDomain is the domain below which services of nodes have origins of their
+	// own, as SERVICE.NODE.DOMAIN, which must lead here. Default: they have none.
+	ServiceDomain string
 	// AllowPlainHTTP permits TLSOff on an address that is not loopback.
 	AllowPlainHTTP bool
 	// Password sets the first password; ignored once one is stored.
@@ -114,6 +118,11 @@ func (c *Config) complete() error {
 		u, err := url.Parse(c.PublicURL)
 		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 			return fmt.Errorf("--public-url is a URL such as https://mesh.example:8443, not %q", c.PublicURL)
+		}
+	}
+	if c.ServiceDomain != "" {
+		if err := hubapi.ValidServiceDomain(c.ServiceDomain); err != nil {
+			return fmt.Errorf("--service-domain %w", err)
 		}
 	}
 	return c.tunnel().Validate()

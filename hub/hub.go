@@ -154,6 +154,7 @@ func (h *Hub) wire(ctx context.Context) error {
 	h.api = hubapi.New(hubapi.Config{
 		Access: h.access, Store: h.store, Relay: h.relay, Registry: reg, Bus: bus, Metrics: m, Now: h.clock.Now,
 		Log: h.log, Version: h.cfg.Version, TrustedProxies: h.cfg.TrustedProxies, Tunnel: h.cfg.tunnel(), JoinLink: h.JoinLink,
+		ServiceDomain: h.cfg.ServiceDomain, BaseURL: func() string { return h.link.BaseURL() },
 	})
 	return nil
 }

@@ -67,6 +67,7 @@ func (s *Server) passwd(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	s.visits.end("") // browsers, not credentials (semantics 15)
 	if p.RevokeAll {
 		s.revokeAll(w, r)
 		return

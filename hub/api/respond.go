@@ -202,7 +202,7 @@ func (s *Server) measure(next http.Handler) http.Handler {
 
 func isStream(route string) bool {
 	switch route {
-	case "/v1/events", "/v1/tasks/{id}/events", "/v1/tasks/{id}/artifacts/file", "/v1/tunnel", serviceRoute, servicesBelow:
+	case "/v1/events", "/v1/tasks/{id}/events", "/v1/tasks/{id}/artifacts/file", "/v1/tunnel", serviceRoute, servicesBelow, hostRoute:
 		return true
 	}
 	return false

@@ -51,6 +51,10 @@ type Config struct {
 	TrustedProxies []netip.Prefix
 	// Tunnel tunes accepted tunnels; its heartbeat is told to the nodes.
 	Tunnel tunnel.Config
+	// ServiceDomain is the domain below which services have origins of their own, as
+	// SERVICE.NODE.DOMAIN; "": they have none. BaseURL is how clients reach the hub.
+	ServiceDomain string
+	BaseURL       func() string
 	// JoinLink is what `meshhub link` prints.
 	JoinLink func() string
 	// BodyTimeout is how long a request's body may take to arrive; 0 means
@@ -76,6 +80,7 @@ type Server struct {
 	berths  sync.Map  // *tunnel.Session → *berth
 	open    *openings // tunnels and streams
 	proxy   *proxy.Proxy
+	visits  *visits
 	serving sync.WaitGroup // the inner server
 }
 
@@ -91,6 +96,7 @@ func New(cfg Config) *Server {
 		cfg.ArtifactStall = artifactStall
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
+	s.visits = newVisits(cfg.Now)
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -145,6 +151,7 @@ func (s *Server) Close(ctx context.Context) {
 // tasks (semantics 15).
 func (s *Server) retired(id store.Identity, code string) {
 	s.open.end(id.ID)
+	s.visits.end(id.ID)
 	ctx := context.WithoutCancel(s.ctx)
 	var err error
 	if id.Role == api.RoleNode {
@@ -158,7 +165,7 @@ func (s *Server) retired(id store.Identity, code string) {
 
 func (s *Server) publicRoutes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.measure, s.recover, s.arriving)
+	r.Use(s.measure, s.recover, s.arriving, s.byHost)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(s.otherMethods)
 	s.serviceRoutes(r)
@@ -176,6 +183,7 @@ func (s *Server) serviceRoutes(r chi.Router) {
 	r.Patch(servicesBelow, s.services)
 	r.Delete(servicesBelow, s.services)
 	r.Options(servicesBelow, s.services)
+	r.Post(serviceRoute+"/handover", s.handover)
 }
 
 // otherMethods are those that no route has. A service may have any.

@@ -98,6 +98,15 @@ func (n *Node) admit(service string, by Caller) (api.Service, error) {
 	return api.Service{}, api.Errorf(api.CodeNotFound, "node %s has no service of that name (%s)", n.name, offers)
 }
 
+// Hosts reports why a service cannot have an origin of its own for a caller.
+func (n *Node) Hosts(service string, by Caller) error {
+	s, err := n.admit(service, by)
+	if err == nil && s.Kind != api.ServiceHTTP {
+		err = api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream, which no browser can use", service, n.name)
+	}
+	return err
+}
+
 // enter counts a request, within the node's limit.
 func (n *Node) enter() (done func(), err error) {
 	if n.under.Add(1) > api.MaxRequestsPerNode {

@@ -31,7 +31,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"NodeList": reflect.TypeFor[api.NodeList](), "Node": reflect.TypeFor[api.Node](), "AgentStatus": reflect.TypeFor[api.AgentStatus](),
 		"CredentialList": reflect.TypeFor[api.CredentialList](), "Credential": reflect.TypeFor[api.Credential](),
 		"AuditPage": reflect.TypeFor[api.AuditPage](), "AuditEntry": reflect.TypeFor[api.AuditEntry](),
-		"ServiceList": reflect.TypeFor[api.ServiceList](), "ServiceInfo": reflect.TypeFor[api.ServiceInfo](),
+		"ServiceList": reflect.TypeFor[api.ServiceList](), "ServiceInfo": reflect.TypeFor[api.ServiceInfo](), "Handover": reflect.TypeFor[api.Handover](),
 		"Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
 	},
 	tunnelDoc: {
