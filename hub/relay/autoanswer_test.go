@@ -92,6 +92,23 @@ func wantPolicyNote(t *testing.T, task store.Task, by bool) {
 	}
 }
 
+func TestAPolicyTakesNoEmptyOption(t *testing.T) {
+	for p, want := range map[string]string{"first": "b", ".*": "b", "^$": ""} {
+		h := newHarness(t)
+		beta := h.node("beta", "j1")
+		beta.attach()
+		o := beta.run(id(1), policy(p))
+		beta.mustTell(o.Triple, "que_1", which("\x07", "b"))
+		if want == "" {
+			h.await(id(1), api.StateQuestion)
+			continue
+		}
+		if a := beta.told(); a.Text != want {
+			t.Errorf("%s: reply %+v", p, a)
+		}
+	}
+}
+
 func TestWhoWaitsForAQuestionDoesNotSeeThoseThatAPolicyAnswers(t *testing.T) {
 	h := newHarness(t)
 	beta := h.node("beta", "j1")

@@ -265,3 +265,23 @@ func TestAnAnswerIsNotDisplacedByTheNext(t *testing.T) {
 		t.Errorf("state %s", got.State)
 	}
 }
+
+func TestWhatWasAskedAgainGivesWayOnceMore(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	detach := beta.attach()
+	o := beta.run(id(1))
+	beta.askAll(o, "per_1", "per_2")
+	detach()
+	beta.mu.Lock()
+	beta.known[o.Triple] = api.Receipt{Triple: o.Triple, State: api.StateRunning}
+	beta.mu.Unlock()
+	beta.attach()
+	beta.askAll(o, "per_1") // still behind per_2, which is withdrawn now
+	beta.mustTell(o.Triple, "per_2", nil)
+	h.asked(id(1), "per_2")
+	beta.askAll(o, "per_3")
+	if got := beta.answerAll(id(1), 2); got["per_1"] == "" || got["per_3"] == "" {
+		t.Errorf("told %v", got)
+	}
+}
