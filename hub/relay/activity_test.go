@@ -146,7 +146,20 @@ func TestOnlyATurnThatRunsDoesSomething(t *testing.T) {
 	for name, end := range map[string]func(*harness, *fakeNode, api.Offer){
 		"not one that asks": func(h *harness, beta *fakeNode, o api.Offer) {
 			beta.mustTell(o.Triple, "per_1", permission)
+			if a := h.live(id(1)).Activity; a != nil {
+				h.t.Errorf("it asks and does %+v", a)
+			}
+		},
+		"not what it did before it asked": func(h *harness, beta *fakeNode, o api.Offer) {
+			beta.mustTell(o.Triple, "per_1", permission)
+			h.mustAnswer(id(1), "", "once")
+			h.await(id(1), api.StateRunning)
+		},
+		"not what it is said to do while it asks": func(h *harness, beta *fakeNode, o api.Offer) {
+			beta.mustTell(o.Triple, "per_1", permission)
 			beta.does(o, busy)
+			h.mustAnswer(id(1), "", "once")
+			h.await(id(1), api.StateRunning)
 		},
 		"not the one before": func(h *harness, beta *fakeNode, o api.Offer) {
 			if err := beta.settle(o, asks("a")); err != nil {

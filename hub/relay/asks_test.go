@@ -581,6 +581,12 @@ func TestAPermissionThatNobodyAnswersIsRejected(t *testing.T) {
 			t.Fatalf("state %s before the time is over", s)
 		}
 		h.clock.forward(2 * time.Second)
+		h.clock.expires(false) // the hub has just started, say
+		h.relay.Sweep(context.Background())
+		if s := h.state(id(1)); s != api.StateQuestion {
+			t.Fatalf("state %s while nothing expires", s)
+		}
+		h.clock.expires(true)
 		h.relay.Sweep(context.Background())
 		if a := beta.told(); a.Question != id(i) || !strings.HasPrefix(a.Text, "reject Nobody answered") {
 			t.Errorf("reply %+v", a)

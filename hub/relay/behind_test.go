@@ -266,22 +266,31 @@ func TestAnAnswerIsNotDisplacedByTheNext(t *testing.T) {
 	}
 }
 
-func TestWhatWasAskedAgainGivesWayOnceMore(t *testing.T) {
+func TestWhatWaitedForAnAnswerGivesWayLikeAnyOther(t *testing.T) {
 	h := newHarness(t)
 	beta := h.node("beta", "j1")
 	detach := beta.attach()
 	o := beta.run(id(1))
-	beta.askAll(o, "per_1", "per_2")
+	beta.askAll(o, "per_0")
 	detach()
+	h.mustAnswer(id(1), "", "once")
+	goOn := make(chan struct{})
 	beta.mu.Lock()
 	beta.known[o.Triple] = api.Receipt{Triple: o.Triple, State: api.StateRunning}
+	beta.onAnswer = func(a api.Reply) (api.Receipt, error) {
+		<-goOn
+		return api.Receipt{Triple: a.Triple, State: api.StateRunning}, nil
+	}
 	beta.mu.Unlock()
 	beta.attach()
-	beta.askAll(o, "per_1") // still behind per_2, which is withdrawn now
-	beta.mustTell(o.Triple, "per_2", nil)
-	h.asked(id(1), "per_2")
-	beta.askAll(o, "per_3")
-	if got := beta.answerAll(id(1), 2); got["per_1"] == "" || got["per_3"] == "" {
+	beta.askAll(o, "per_1") // behind the answer that is on its way
+	close(goOn)
+	if a := beta.told(); a.Question != "per_0" {
+		t.Errorf("reply %+v", a)
+	}
+	h.asked(id(1))
+	beta.askAll(o, "per_2")
+	if got := beta.answerAll(id(1), 2); got["per_1"] == "" || got["per_2"] == "" {
 		t.Errorf("told %v", got)
 	}
 }

@@ -415,6 +415,12 @@ func (c *fakeClock) MayExpire() bool {
 	return c.may
 }
 
+func (c *fakeClock) expires(may bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.may = may
+}
+
 func (c *fakeClock) forward(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

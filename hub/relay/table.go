@@ -58,7 +58,7 @@ func (r *Relay) put(t store.Task) {
 		return
 	}
 	r.tally(e, e.task.State, -1)
-	if t.Triple() != e.task.Triple() || !active(t.State) {
+	if !active(t.State) {
 		e.doing = nil
 	}
 	if t.Triple() != e.task.Triple() {
