@@ -125,6 +125,7 @@ func TestWhatAnAgentDoesIsInListingsStreamsAndNowhereElse(t *testing.T) {
 		}
 		break
 	}
+	b.call(http.MethodPost, "/v1/tasks", alice, dispatch("beta", "t2", "what was not awaited is on disk before this is"))
 	for _, path := range []string{"/v1/tasks/t1", "/v1/tasks"} {
 		var page api.TaskPage
 		var one api.Task
@@ -134,7 +135,7 @@ func TestWhatAnAgentDoesIsInListingsStreamsAndNowhereElse(t *testing.T) {
 		}
 		_ = json.Unmarshal(data, &one)
 		for _, task := range append(page.Tasks, one) {
-			if task.Task != "" && (task.Activity == nil || task.Activity.Line != "second") {
+			if task.Task == "t1" && (task.Activity == nil || task.Activity.Line != "second") {
 				t.Errorf("%s: %+v", path, task)
 			}
 		}

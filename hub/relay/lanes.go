@@ -36,9 +36,9 @@ type lane struct {
 	key      string
 	waiting  []*entry
 	ops      []*entry // its open operations, by Seq: what comes after one waits for its end
-	offering bool // an offer is under way or pauses: the next waits for its receipt
-	listed   bool // in queue.ready
-	tries    int  // failed ones in a row; its offer's goroutine owns it
+	offering bool     // an offer is under way or pauses: the next waits for its receipt
+	listed   bool     // in queue.ready
+	tries    int      // failed ones in a row; its offer's goroutine owns it
 
 	// Creation commits of one lane may return out of order. An entry is offered
 	// only when every creation that could have a smaller Seq has returned: those
