@@ -75,14 +75,18 @@ func (g *gate) UpdateTask(ctx context.Context, t store.Task, parts ...store.Part
 	return g.Store.UpdateTask(ctx, t, parts...)
 }
 
-// disk is a disk that is full on demand, and counts the commits.
+// disk is a disk that is full on demand, or after some more commits, and counts them.
 type disk struct {
 	full    atomic.Bool
 	commits atomic.Int64
+	room    atomic.Int64 // how many more commits there is room for, plus one; 0: no end
 }
 
 func (d *disk) BeforeCommit(boltdb.CommitOp) error {
 	d.commits.Add(1)
+	if d.room.Load() > 0 && d.room.Add(-1) == 0 {
+		d.full.Store(true)
+	}
 	if d.full.Load() {
 		return boltdb.WriteFault(syscall.ENOSPC)
 	}

@@ -125,7 +125,7 @@ type Relay struct {
 	// gone holds the identities that left in this process's life, or before it with
 	// tasks still open, and why: api.TaskTargetRevoked or api.TaskTargetReplaced.
 	gone      map[string]string
-	textBytes int // of all entries' text
+	textBytes int      // of all entries' text
 	work      []*entry // operations that the relay has to go on with, each at most once
 	ended     uint64   // counts the operations that ended
 
