@@ -193,6 +193,26 @@ func TestASessionThatCannotBeTakenBackIsNamed(t *testing.T) {
 	goesOn(t, h, beta) // the next compaction's node finds and deletes it
 }
 
+func TestACompactionThatNewOvertakesChangesNothing(t *testing.T) {
+	h, beta := handedOver(t)
+	beta.script = func(o api.Offer) *api.Outcome {
+		if o.Kind == api.TurnResume {
+			h.submit("alice", "beta", "new", "x", asNew)
+		}
+		return nil
+	}
+	h.operate("alice", "beta", api.OpCompact, "c1")
+	got := beta.settled("c1")
+	if e := got.Outcome.Error; e == nil || e.Code != api.TaskBindingChanged || got.Turn != 3 {
+		t.Errorf("%+v %+v, turn %d", got.Outcome, e, got.Turn)
+	}
+	opened := beta.settled("new")
+	if b := beta.sound(t, "alice"); b.Generation != opened.Generation || b.Session != opened.Outcome.Session {
+		t.Errorf("binding %+v", b)
+	}
+	goesOn(t, h, beta)
+}
+
 // TestACompactionSurvivesWhateverHappensAtWhateverStep lets every commit of a
 // compaction be the last one before something happens.
 func TestACompactionSurvivesWhateverHappensAtWhateverStep(t *testing.T) {
@@ -296,6 +316,11 @@ func TestACompactionSurvivesWhateverHappensAtWhateverStep(t *testing.T) {
 					got := beta.settled("c1")
 					if got.State != api.StateDone && !slices.Contains(c.may, got.State) {
 						t.Errorf("%+v %+v", got.Outcome, got.Outcome.Error)
+					}
+					if strings.Contains(c.name, "--new") {
+						if b, opened := h.bindingOf("alice", "beta"), beta.settled("new"); b.Lane != opened.Lane || b.Generation != opened.Generation {
+							t.Errorf("--new made generation %d of lane %d, and %d of %d is bound", opened.Generation, opened.Lane, b.Generation, b.Lane)
+						}
 					}
 					goesOn(t, h, beta)
 				}) {
