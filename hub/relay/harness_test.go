@@ -44,6 +44,7 @@ type harness struct {
 type gate struct {
 	store.Store
 	created, updated func(before bool)     // around CreateTasks and UpdateTask
+	bound            func(before bool)     // around PutBinding
 	fail             func(id string) error // of UpdateTask
 	writes           atomic.Int64          // changes of tasks that were tried
 }
@@ -59,6 +60,14 @@ func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.
 func (g *gate) UpdateTaskLater(t store.Task, onFail func(error)) (store.Task, error) {
 	g.writes.Add(1)
 	return g.Store.UpdateTaskLater(t, onFail)
+}
+
+func (g *gate) PutBinding(ctx context.Context, b store.Binding, fills ...api.Fill) (store.Binding, error) {
+	if g.bound != nil {
+		g.bound(true)
+		defer g.bound(false)
+	}
+	return g.Store.PutBinding(ctx, b, fills...)
 }
 
 func (g *gate) UpdateTask(ctx context.Context, t store.Task, parts ...store.Part) (store.Task, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,6 +231,37 @@ func TestACompactionBeginsAfterWhatComesBeforeItHasEnded(t *testing.T) {
 		t.Errorf("%+v %+v", got.Outcome, got.Outcome.Error)
 	}
 	beta.sound(t, "alice")
+}
+
+func TestAnOperationWaitsUntilTheBindingKnowsWhatCameBeforeIt(t *testing.T) {
+	h := newHarness(t)
+	beta := h.living("beta")
+	beta.attach()
+	t.Cleanup(beta.leave)
+	h.submit("alice", "beta", id(1), "x")
+	h.operate("alice", "beta", api.OpCompact, "c1")
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	h.gate.bound = func(before bool) {
+		if before {
+			once.Do(func() { close(reached); <-goOn })
+		}
+	}
+	worked := make(chan struct{})
+	h.await(id(1), api.StateAccepted)
+	go func() { beta.work(); close(worked) }()
+	<-reached
+	h.await(id(1), api.StateDone)
+	h.submit("bob", "beta", id(2), "x") // would be offered after it
+	h.await(id(2), api.StateAccepted)
+	if got := h.state("c1"); got != api.StateQueued {
+		t.Errorf("it is %s before the session is bound", got)
+	}
+	close(goOn)
+	<-worked
+	if got := beta.settled("c1"); got.State != api.StateDone {
+		t.Errorf("%+v %+v", got.Outcome, got.Outcome.Error)
+	}
 }
 
 func TestASessionOverItsContextIsHandedOverFromTheRecord(t *testing.T) {
