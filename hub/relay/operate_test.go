@@ -226,6 +226,11 @@ func TestACompactionBeginsAfterWhatComesBeforeItHasEnded(t *testing.T) {
 	h.submit("alice", "beta", id(1), "x")
 	h.await(id(1), api.StateAccepted)
 	h.operate("alice", "beta", api.OpCompact, "c1") // no session is bound yet, but one is coming
+	h.submit("bob", "beta", id(2), "x")             // would be offered after it
+	h.await(id(2), api.StateAccepted)
+	if got := h.state("c1"); got != api.StateQueued {
+		t.Errorf("it is %s already", got)
+	}
 	got := beta.settled("c1")
 	if got.State != api.StateDone || !strings.HasPrefix(got.Outcome.Summary, "10% -> 10%, digest 1") {
 		t.Errorf("%+v %+v", got.Outcome, got.Outcome.Error)
