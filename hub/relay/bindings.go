@@ -141,7 +141,7 @@ func (r *Relay) rewrite(ctx context.Context, key store.BindingKey, fn func(b *st
 func (r *Relay) entrance(ctx context.Context, by store.Identity, target string, workspace string, fresh bool) (store.Binding, error) {
 	key := store.BindingKey{Controller: by.ID, Target: target, Workspace: workspace}
 	if !fresh {
-		return r.binding(ctx, key)
+		return r.bindingNow(ctx, key)
 	}
 	return r.rewrite(ctx, key, func(b *store.Binding, _ bool) (bool, []api.Fill) {
 		moveOn(b, api.EndedNew, r.clock.Now())

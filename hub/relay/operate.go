@@ -51,7 +51,7 @@ func (r *Relay) Operate(ctx context.Context, by, controller store.Identity, targ
 		return store.Task{}, err
 	}
 	defer release()
-	b, err := r.binding(ctx, bindingKey(d.Task))
+	b, err := r.bindingNow(ctx, bindingKey(d.Task))
 	if err != nil {
 		return store.Task{}, err
 	}

@@ -119,6 +119,7 @@ type Relay struct {
 	tasks    map[string]*entry
 	turns    map[string]*turn  // of the records that are being changed
 	queues   map[string]*queue // by target identity
+	noting   map[store.BindingKey]*noting
 	byAuthor map[string]int    // open tasks, and those under way, by controller identity
 	states   map[api.State]int // open tasks by state
 	rates    map[string]*rate  // of dispatches by controller identity
@@ -141,7 +142,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 	r := &Relay{
 		cfg: cfg, st: cfg.Store, bus: cfg.Bus, clock: cfg.Clock, log: cfg.Log,
 		hubID: info.HubID, restored: !info.RestoredAt.IsZero(),
-		tasks: map[string]*entry{}, turns: map[string]*turn{}, queues: map[string]*queue{}, byAuthor: map[string]int{},
+		tasks: map[string]*entry{}, turns: map[string]*turn{}, queues: map[string]*queue{}, noting: map[store.BindingKey]*noting{}, byAuthor: map[string]int{},
 		states: map[api.State]int{}, rates: map[string]*rate{}, gone: map[string]string{},
 		due: make(chan struct{}, 1),
 	}

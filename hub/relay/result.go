@@ -170,27 +170,6 @@ func binds(t store.Task, session string, first bool) bool {
 	return t.Op == "" || first && t.Kind == api.TurnDigest && t.Handover != nil && session == t.Handover.Session
 }
 
-// noteBinding holds the operations of a task's lane back while what its result says of
-// the session is on its way to the disk.
-func (r *Relay) noteBinding(t store.Task) (release func()) {
-	key := laneKey(t)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	q := r.queue(t.Target.ID)
-	q.binding[key]++
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if q.binding[key]--; q.binding[key] == 0 {
-			delete(q.binding, key)
-		}
-		if l := q.lanes[key]; l != nil {
-			r.offerable(l)
-		}
-		r.forgetQueue(q)
-	}
-}
-
 // lateReply is where the reply of a late result is kept: of the newest, so that
 // what comes after the end takes bounded room.
 var lateReply = store.PartKey{Kind: store.PartLate, Attempt: 1, Turn: 1}

@@ -16,6 +16,12 @@ const maxFact = 4 << 10
 // Sessions lists the bound sessions of a controller and a target, by identity; ""
 // stands for any.
 func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.Session, error) {
+	err := r.caughtUp(ctx, func(k store.BindingKey) bool {
+		return (controller == "" || k.Controller == controller) && (target == "" || k.Target == target)
+	})
+	if err != nil {
+		return nil, err
+	}
 	list, err := r.st.Bindings(ctx, controller, target)
 	if err != nil {
 		return nil, err
@@ -35,6 +41,9 @@ func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.
 // Session is one bound session with those that were bound before and the fill of the
 // context over time. CodeNotFound: there is none, and never was.
 func (r *Relay) Session(ctx context.Context, key store.BindingKey) (api.Session, error) {
+	if err := r.caughtUp(ctx, func(k store.BindingKey) bool { return k == key }); err != nil {
+		return api.Session{}, err
+	}
 	b, err := r.st.Binding(ctx, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return api.Session{}, api.Errorf(api.CodeNotFound, "there is no session; the first dispatch makes one")
