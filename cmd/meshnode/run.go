@@ -53,6 +53,7 @@ The first --workspace is the default one; without any, the current directory is 
 	f.String("model", "", "model for every task, as provider/model (default: as opencode is configured)")
 	f.String("permissions", opencode.PermissionAsk, "what opencode asks leave for: ask the controller, allow, or deny")
 	f.StringArray("permission", nil, "rule that comes before --permissions, as TYPE[:GLOB]=ask, allow or deny (repeatable; the first that matches counts)")
+	f.Bool("inbound-cleanup", false, "delete the sessions that controllers made here when the node is stopped, and keep a line of each in cleanup.jsonl")
 	f.String("stdin", string(command.StdinEnvelope), "what CMD reads: envelope, or body: the text alone")
 	f.Bool("conduct", false, "put the receiver's conduct before the envelope that CMD reads")
 	f.String("policy", api.PolicyAccept, "accept, hold: tasks wait for meshnode held release, or refuse")
@@ -163,6 +164,7 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 	cfg.MaxParallel, _ = f.GetInt("max-parallel")
 	cfg.DefaultDeadline, _ = f.GetDuration("deadline")
 	cfg.StopTimeout, _ = f.GetDuration("stop-timeout")
+	cfg.Cleanup, _ = f.GetBool("inbound-cleanup")
 	switch {
 	case cfg.Policy != api.PolicyAccept && cfg.Policy != api.PolicyHold && cfg.Policy != api.PolicyRefuse:
 		return cfg, cli.Usage("--policy is accept, hold or refuse, not %q", cfg.Policy)
@@ -193,7 +195,7 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 
 // agentFlags are those that only one kind of agent understands.
 var agentFlags = map[string][]string{
-	agentOpencode: {"opencode", "opencode-bin", "opencode-agent", "model", "permissions", "permission"},
+	agentOpencode: {"opencode", "opencode-bin", "opencode-agent", "model", "permissions", "permission", "inbound-cleanup"},
 	agentCommand:  {"stdin", "conduct"},
 }
 

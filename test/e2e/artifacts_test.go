@@ -15,7 +15,6 @@ import (
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
-	"opencode-mesh/test/opencodebin"
 	"opencode-mesh/test/stubllm"
 )
 
@@ -27,7 +26,7 @@ func naming(paths string) string {
 func TestArtifactsOnTheRealOpencode(t *testing.T) {
 	t.Parallel()
 	llm := stubllm.Start(t)
-	server := served(t, llm, opencodebin.Options{})
+	server := served(t, llm)
 	f := fleet.New(t)
 	proxy, via := f.Proxy()
 	alpha := f.Node("alpha", using(server), fleet.Via(via))

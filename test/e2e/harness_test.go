@@ -23,11 +23,11 @@ func using(s *opencodebin.Server, args ...string) fleet.NodeOption {
 	}
 }
 
-// served starts an opencode for the nodes of a test.
-func served(t *testing.T, llm *stubllm.Server, o opencodebin.Options) *opencodebin.Server {
+// served starts an opencode for the nodes of a test. It does not condense sessions by
+// itself, as none that a node starts does.
+func served(t *testing.T, llm *stubllm.Server) *opencodebin.Server {
 	t.Helper()
-	o.ModelURL = llm.URL()
-	return opencodebin.Serve(t, o, t.TempDir())
+	return opencodebin.Serve(t, opencodebin.Options{ModelURL: llm.URL(), Config: map[string]any{"compaction": map[string]any{"auto": false}}}, t.TempDir())
 }
 
 // eventually waits for something that cannot be awaited.

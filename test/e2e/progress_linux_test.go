@@ -9,7 +9,6 @@ import (
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
-	"opencode-mesh/test/opencodebin"
 	"opencode-mesh/test/stubllm"
 )
 
@@ -18,7 +17,7 @@ import (
 func TestProgressIsSeenAndNeverStored(t *testing.T) {
 	t.Parallel()
 	llm := stubllm.Start(t)
-	server := served(t, llm, opencodebin.Options{})
+	server := served(t, llm)
 	f := fleet.New(t)
 	alpha := f.Node("alpha", using(server))
 	ctl := f.Ctl("desk")

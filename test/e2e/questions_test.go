@@ -11,7 +11,6 @@ import (
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
-	"opencode-mesh/test/opencodebin"
 	"opencode-mesh/test/stubllm"
 )
 
@@ -30,7 +29,7 @@ func outside(t *testing.T) string {
 func TestQuestionsOnTheRealOpencode(t *testing.T) {
 	t.Parallel()
 	llm := stubllm.Start(t)
-	server := served(t, llm, opencodebin.Options{})
+	server := served(t, llm)
 	f := fleet.New(t)
 	f.Node("asks", using(server))
 	f.Node("allows", using(server, "--permissions", "allow", "--permission", "external_directory:*/keep/*=deny"))

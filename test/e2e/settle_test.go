@@ -8,7 +8,6 @@ import (
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
-	"opencode-mesh/test/opencodebin"
 	"opencode-mesh/test/stubllm"
 )
 
@@ -25,7 +24,7 @@ func journal(t *testing.T, n *fleet.Node) string {
 func TestTasksSettleOnTheRealOpencode(t *testing.T) {
 	t.Parallel()
 	llm := stubllm.Start(t)
-	server := served(t, llm, opencodebin.Options{})
+	server := served(t, llm)
 	f := fleet.New(t)
 	alpha := f.Node("alpha", using(server))
 	ctl := f.Ctl("desk", "--operator")
