@@ -43,6 +43,8 @@ type Principal struct {
 	Identity   store.Identity
 	Role       api.Role
 	Credential string // its id
+	// Epoch is that in which it was recognised; see Access.Epoch.
+	Epoch uint64
 }
 
 // Operator reports whether the principal may see and do everything.
@@ -61,8 +63,9 @@ type Config struct {
 
 // Access is the hub's gate. Safe for concurrent use.
 type Access struct {
-	cfg Config
-	st  store.Store
+	cfg   Config
+	st    store.Store
+	known known
 
 	// mu guards the following fields.
 	mu       sync.Mutex
@@ -73,7 +76,7 @@ type Access struct {
 
 // New makes the gate of a store.
 func New(cfg Config) *Access {
-	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}}
+	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}, known: known{by: map[[32]byte]Principal{}, epoch: 1}}
 }
 
 // OnRetire registers fn to run after an identity was revoked or replaced; code is
@@ -131,6 +134,11 @@ func (a *Access) Authenticate(ctx context.Context, secret string) (Principal, er
 	if !ok {
 		return Principal{}, api.Errorf(api.CodeUnauthorized, "a credential is needed: log in (meshctl login) or join (meshnode join)")
 	}
+	if p, ok := a.known.find(hash); ok {
+		a.touch(p.Credential)
+		return p, nil
+	}
+	epoch := a.known.now() // before it is read
 	c, err := a.st.CredentialByHash(ctx, hash)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !auth.EqualHash(c.Hash, hash) {
 		return Principal{}, api.Errorf(api.CodeUnauthorized, "the credential is not known here; log in or join again")
@@ -146,8 +154,14 @@ func (a *Access) Authenticate(ctx context.Context, secret string) (Principal, er
 		return Principal{}, api.Errorf(api.CodeRevoked, "the credential of %s was revoked; log in or join again", c.Name)
 	}
 	a.touch(c.ID)
-	return Principal{Identity: id, Role: c.Role, Credential: c.ID}, nil
+	p := Principal{Identity: id, Role: c.Role, Credential: c.ID, Epoch: epoch}
+	a.known.remember(hash, p)
+	return p, nil
 }
+
+// Epoch changes when an identity ends, before what it has open is ended: a Principal
+// of the present epoch has not been revoked.
+func (a *Access) Epoch() uint64 { return a.known.now() }
 
 func (a *Access) touch(id string) {
 	now := a.cfg.Now()
@@ -237,6 +251,7 @@ func (a *Access) Revoke(ctx context.Context, by Principal, peer netip.Addr, name
 	if err := a.st.RetireIdentity(ctx, id, a.cfg.Now()); err != nil {
 		return fmt.Errorf("revoke %s: %w", name, err)
 	}
+	a.known.forget()
 	a.Audit(ctx, by, peer, "revoked", name, string(id.Role))
 	a.retired(id, api.TaskTargetRevoked)
 	return nil

@@ -143,6 +143,7 @@ func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, rol
 		err = a.st.CreateIdentity(ctx, id, cred)
 	} else {
 		err = a.st.ReplaceIdentity(ctx, *old, id, cred)
+		a.known.forget()
 		action = "join_replace"
 	}
 	if err != nil {

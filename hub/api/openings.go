@@ -39,6 +39,7 @@ var (
 type opening struct {
 	kind     kind
 	identity string
+	epoch    uint64 // of its principal, see access.Access.Epoch; 0 to look again
 	end      func() // ends it because its identity was revoked; may block
 }
 
@@ -46,6 +47,7 @@ type opening struct {
 // ended at once when it is revoked.
 type openings struct {
 	st  store.Store
+	now func() uint64 // the epoch
 	all sync.WaitGroup
 
 	// mu guards the following fields.
@@ -60,7 +62,9 @@ type opened struct {
 	set   map[*opening]struct{}
 }
 
-func newOpenings(st store.Store) *openings { return &openings{st: st, of: map[string]*opened{}} }
+func newOpenings(st store.Store, epoch func() uint64) *openings {
+	return &openings{st: st, now: epoch, of: map[string]*opened{}}
+}
 
 // add enters an opening. A revocation that comes later ends it; one that came
 // before, after the request was let in, refuses it.
@@ -68,7 +72,7 @@ func (o *openings) add(ctx context.Context, op *opening) error {
 	if err := o.enter(op); err != nil {
 		return err
 	}
-	if op.identity == "" { // the local operator
+	if op.identity == "" || op.epoch != 0 && op.epoch == o.now() { // the local operator, or nobody was revoked meanwhile
 		return nil
 	}
 	id, err := o.st.Identity(ctx, op.identity)

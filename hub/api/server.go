@@ -95,7 +95,7 @@ func New(cfg Config) *Server {
 	if cfg.ArtifactStall == 0 {
 		cfg.ArtifactStall = artifactStall
 	}
-	s := &Server{cfg: cfg, open: newOpenings(cfg.Store), inbox: tunnel.NewInbox()}
+	s := &Server{cfg: cfg, open: newOpenings(cfg.Store, cfg.Access.Epoch), inbox: tunnel.NewInbox()}
 	s.visits = newVisits(cfg.Now)
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox

@@ -64,7 +64,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 // end: ctx is its own then. Call done when it is over.
 func (s *Server) hold(r *http.Request, by access.Principal, what kind) (ctx context.Context, done func(), err error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	op := &opening{kind: what, identity: by.Identity.ID, end: cancel}
+	op := &opening{kind: what, identity: by.Identity.ID, epoch: by.Epoch, end: cancel}
 	if err := s.open.add(ctx, op); err != nil {
 		cancel()
 		return nil, nil, err
