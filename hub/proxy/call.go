@@ -39,7 +39,7 @@ func (c *call) http(w http.ResponseWriter) {
 		}
 	}
 	rp := httputil.ReverseProxy{
-		Rewrite: c.rewrite, Transport: c.node.transport, BufferPool: &c.proxy.buffers,
+		Rewrite: c.rewrite, Transport: c.node, BufferPool: &c.proxy.buffers, FlushInterval: flushLimit,
 		ModifyResponse: c.answer, ErrorHandler: c.failed, ErrorLog: c.proxy.quiet,
 	}
 	rp.ServeHTTP(&upgradable{w}, c.in)

@@ -27,6 +27,7 @@ type Node struct {
 	name      string
 	session   *tunnel.Session
 	transport *http.Transport
+	idle      idlers // see RoundTrip
 	policy    string
 	allow     []string
 	under     atomic.Int64 // requests under way
@@ -56,7 +57,10 @@ func NewNode(name string, s *tunnel.Session, h api.Hello) *Node {
 }
 
 // Close drops the idle streams.
-func (n *Node) Close() { n.transport.CloseIdleConnections() }
+func (n *Node) Close() {
+	n.transport.CloseIdleConnections()
+	n.idle.close()
+}
 
 // SetServices replaces what the node offers: a server was started again and has a
 // new password.

@@ -30,6 +30,9 @@ const (
 	// dialLimit is how long a service may take to accept a connection, the way
 	// through the tunnel included.
 	dialLimit = 10 * time.Second
+	// flushLimit is how long a piece of an answer of known length may wait for more of
+	// it; those of event streams and of answers without a length do not wait at all.
+	flushLimit = 50 * time.Millisecond
 	// continueLimit is how long the answer 100 Continue is waited for.
 	continueLimit = time.Second
 	// maxAnswerHeader is the largest header of a service's answer, in bytes.
