@@ -29,8 +29,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// large sends what the query asks for, and counts what it gets.
-func large(w http.ResponseWriter, r *http.Request) {
+// transfers sends what the query asks for, and counts what it gets.
+func transfers(w http.ResponseWriter, r *http.Request) {
 	size, _ := strconv.ParseInt(r.URL.Query().Get("size"), 10, 64)
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
@@ -47,8 +47,8 @@ func large(w http.ResponseWriter, r *http.Request) {
 // TestAGigabyteGoesUpAndDownInBoundedMemory has hub, node, service and client in one
 // heap, so the bound for hub and node each holds for them together.
 func TestAGigabyteGoesUpAndDownInBoundedMemory(t *testing.T) {
-	const size, bound = 1 << 30, 32 << 20
-	m := newMesh(t, large)
+	const size, bound = int64(large), 32 << 20
+	m := newMesh(t, transfers)
 	transfer := func(name string, f func() int64) {
 		runtime.GC()
 		before, stop, start := heap(), peak(), time.Now()
