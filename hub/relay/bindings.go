@@ -47,20 +47,21 @@ func sessionIn(b store.Binding, generation uint64) string {
 	if b.Generation == generation {
 		return b.Session
 	}
-	if f := former(b, generation); f != nil {
-		return f.Session
+	if i := formerAt(b.Former, generation); i >= 0 {
+		return b.Former[i].Session
 	}
 	return ""
 }
 
-// former is the newest session of a generation that was bound before.
-func former(b store.Binding, generation uint64) *store.FormerSession {
-	for i := range slices.Backward(b.Former) {
-		if b.Former[i].Generation == generation {
-			return &b.Former[i]
+// formerAt finds the newest session of a generation that was bound before; -1 when
+// there is none.
+func formerAt(list []store.FormerSession, generation uint64) int {
+	for i := range slices.Backward(list) {
+		if list[i].Generation == generation {
+			return i
 		}
 	}
-	return nil
+	return -1
 }
 
 // archive keeps what is bound among the former sessions.
@@ -201,15 +202,28 @@ func (r *Relay) bind(ctx context.Context, t store.Task, session string, tokens *
 
 func same(a, b *api.Tokens) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// noteFormer notes what a turn said of a session that is not bound any more. A
-// generation that was left before its first result has its session only now.
+// noteFormer notes what a turn said of a session that is not bound any more: tasks of
+// a lane that --new has left, and answers, still run. A generation that was left before
+// its first result has its session only now, and one may be replaced as the bound one.
 func noteFormer(b *store.Binding, generation uint64, session string, tokens *api.Tokens, at time.Time) (changed bool) {
-	old := former(*b, generation)
-	if old == nil || old.Session != "" && old.Session != session || old.Session == session && !at.After(old.LastUsed) {
+	list := slices.Clone(b.Former)
+	i := slices.IndexFunc(list, func(f store.FormerSession) bool { return f.Generation == generation && f.Session == session })
+	switch newest := formerAt(list, generation); {
+	case newest < 0, i >= 0 && !at.After(list[i].LastUsed):
 		return false
+	case i >= 0:
+	case list[newest].Session == "":
+		i = newest
+	default:
+		next := list[newest]
+		if list[newest].Why != api.EndedClear {
+			list[newest].Why = api.EndedReplaced
+		}
+		next.Why, next.Tokens, next.CreatedAt = api.EndedNew, nil, at
+		i = newest + 1
+		list = slices.Insert(list, i, next)
 	}
-	b.Former = slices.Clone(b.Former)
-	f := former(*b, generation)
+	f := &list[i]
 	f.Session = session
 	if at.After(f.LastUsed) {
 		f.LastUsed = at
@@ -217,6 +231,7 @@ func noteFormer(b *store.Binding, generation uint64, session string, tokens *api
 	if tokens != nil {
 		f.Tokens = tokens
 	}
+	b.Former = list[max(0, len(list)-store.MaxFormerSessions):]
 	return true
 }
 
@@ -236,7 +251,12 @@ func (r *Relay) rebind(ctx context.Context, l Link) error {
 		if err != nil {
 			return err
 		}
-		if b.Generation > s.Generation || b.Generation == s.Generation && b.Session != "" {
+		known := b.Session != ""
+		if b.Generation > s.Generation { // left, perhaps before its first result came in
+			i := formerAt(b.Former, s.Generation)
+			known = i < 0 || b.Former[i].Session != ""
+		}
+		if known && b.Generation >= s.Generation {
 			return nil
 		}
 		who, err := r.st.Identity(ctx, s.Controller)

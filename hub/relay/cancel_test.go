@@ -11,7 +11,7 @@ import (
 	"opencode-mesh/protocol/api"
 )
 
-func cancel(t *testing.T, h *harness, id string) {
+func cancel(t tester, h *harness, id string) {
 	t.Helper()
 	if _, err := h.relay.Cancel(context.Background(), id); err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"opencode-mesh/store/boltdb"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // harness is a relay on a real store with a clock that tests move and nodes that
 // are played by fakes.
 type harness struct {
-	t     *testing.T
+	t     tester
 	dir   string
 	store *bolt.Store
 	gate  *gate // the store as the relay sees it
@@ -115,9 +116,20 @@ func (h *harness) free() {
 	}
 }
 
+// tester is what a harness needs of a test, or of one case of a property.
+type tester interface {
+	rapid.TB
+	Cleanup(func())
+}
+
 func newHarness(t *testing.T, opts ...func(*relay.Config)) *harness {
 	t.Helper()
-	h := &harness{t: t, dir: t.TempDir(), disk: &disk{}, clock: &fakeClock{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), may: true}, seen: &observer{}, ids: map[string]store.Identity{}}
+	return newHarnessIn(t, t.TempDir(), opts...)
+}
+
+func newHarnessIn(t tester, dir string, opts ...func(*relay.Config)) *harness {
+	t.Helper()
+	h := &harness{t: t, dir: dir, disk: &disk{}, clock: &fakeClock{now: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), may: true}, seen: &observer{}, ids: map[string]store.Identity{}}
 	h.opts = func(c *relay.Config) {
 		for _, o := range opts {
 			o(c)
@@ -454,7 +466,7 @@ func (o *observer) LateResult(reason string) {
 	o.late = append(o.late, reason)
 }
 
-func wantCode(t *testing.T, err error, code api.Code) {
+func wantCode(t tester, err error, code api.Code) {
 	t.Helper()
 	if got := api.ErrorCode(err); got != code {
 		t.Fatalf("got error %v (%s), want code %s", err, got, code)

@@ -398,12 +398,24 @@ func (r *Relay) next(ctx context.Context, t store.Task) (stage, error) {
 }
 
 // reset drops the binding. What it drops is stored first, so that a crash does not
-// make it drop the next session too.
+// make it drop the next session too. A lane that --new has left is bound no more.
 func (r *Relay) reset(ctx context.Context, t store.Task) error {
+	ends := func(o api.Outcome) error {
+		_, err := r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
+			if t.State.Settled() {
+				return t, nil, errNoChange
+			}
+			return settle(t, o, r.clock.Now()), nil, nil
+		})
+		return err
+	}
 	if t.Handover == nil {
 		b, err := r.binding(ctx, bindingKey(t))
 		if err != nil {
 			return err
+		}
+		if laneOf(b) != taskLane(t) {
+			return ends(api.Outcome{State: api.StateDone, Summary: "another session was bound by --new before it was the reset's turn"})
 		}
 		t, err = r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
 			if t.State.Settled() || t.Handover != nil {
@@ -418,7 +430,7 @@ func (r *Relay) reset(ctx context.Context, t store.Task) error {
 	}
 	h := t.Handover
 	if _, err := r.rewrite(ctx, bindingKey(t), func(b *store.Binding, _ bool) (bool, []api.Fill) {
-		if generationOf(*b) != h.Generation || laneOf(*b) != taskLane(t) {
+		if generationOf(*b) != h.Generation {
 			return false, nil // done already, or --new did it
 		}
 		moveOn(b, api.EndedReset, r.clock.Now())
@@ -426,17 +438,10 @@ func (r *Relay) reset(ctx context.Context, t store.Task) error {
 	}); err != nil {
 		return err
 	}
-	o := api.Outcome{State: api.StateDone, Summary: "there was no session", Session: h.Session}
-	if h.Session != "" {
-		o.Summary = "session " + h.Session + " is not bound any more"
+	if h.Session == "" {
+		return ends(api.Outcome{State: api.StateDone, Summary: "there was no session"})
 	}
-	_, err := r.change(ctx, t.ID, func(t store.Task) (store.Task, []store.Part, error) {
-		if t.State.Settled() {
-			return t, nil, errNoChange
-		}
-		return settle(t, o, r.clock.Now()), nil, nil
-	})
-	return err
+	return ends(api.Outcome{State: api.StateDone, Summary: "session " + h.Session + " is not bound any more", Session: h.Session})
 }
 
 // cleared drops the binding of a session that its node has deleted.
