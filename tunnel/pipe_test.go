@@ -296,6 +296,16 @@ func TestServiceRefusalsAreTold(t *testing.T) {
 		}
 		wantReset(t, c, tunnel.ResetUnreachable)
 	})
+	t.Run("nobody answers in time", func(t *testing.T) {
+		hubSide, _ := pair(t, tunnel.Config{}, tunnel.Config{ServiceDial: func(context.Context, string) (net.Conn, error) {
+			return nil, fmt.Errorf("dial: %w", context.DeadlineExceeded)
+		}})
+		c, err := hubSide.Open(within(t), tunnel.Service("svc"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantReset(t, c, tunnel.ResetTimeout)
+	})
 	t.Run("the hub takes no service streams", func(t *testing.T) {
 		_, nodeSide := service(t, dead)
 		c, err := nodeSide.Open(within(t), tunnel.Service("svc"))
@@ -304,6 +314,57 @@ func TestServiceRefusalsAreTold(t *testing.T) {
 		}
 		wantReset(t, c, tunnel.ResetNoService)
 	})
+}
+
+// TestALostConnectionIsNoEndOfAStream has a connection that ends as that of a process
+// which was killed: with a FIN. What it carried must break off at both sides; taken
+// for an end, half of an answer would pass for the whole.
+func TestALostConnectionIsNoEndOfAStream(t *testing.T) {
+	addr, conns := tcpServer(t)
+	var socket net.Conn
+	h := newHub(t, tunnel.Config{}, nil)
+	node, err := tunnel.Dial(t.Context(), tunnel.DialConfig{
+		URL: h.URL, Proxy: noProxy,
+		NetDial: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+			socket, err = new(net.Dialer).DialContext(ctx, network, addr)
+			return socket, err
+		},
+		Config: tunnel.Config{ServiceDial: func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	hubSide := h.next(t)
+	c, err := hubSide.Open(within(t), tunnel.Service("svc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	server := receive(t, conns, "the connection to the service")
+	defer server.Close()
+	deadline(t, c)
+	deadline(t, server)
+	if _, err := server.Write([]byte("half of it")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if err := socket.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) || !tunnel.IsReason(err, tunnel.ReasonLost) {
+		t.Errorf("the hub reads %v", err)
+	}
+	if _, err := c.Write([]byte("x")); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the hub writes: %v", err)
+	}
+	if _, err := server.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("the service reads %v, want a broken connection", err)
+	}
 }
 
 func TestServiceDialEndsWithTheSession(t *testing.T) {

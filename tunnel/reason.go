@@ -3,6 +3,7 @@ package tunnel
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 )
 
@@ -94,8 +95,14 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("tunnel ended%s: %s: %v", by, e.Reason, e.Err)
 }
 
-// Unwrap returns the cause below.
-func (e *CloseError) Unwrap() error { return e.Err }
+// Unwrap returns the cause below. It is never io.EOF: a connection that just ended
+// must not pass for the end of a stream.
+func (e *CloseError) Unwrap() error {
+	if errors.Is(e.Err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return e.Err
+}
 
 // Is makes every CloseError match net.ErrClosed.
 func (e *CloseError) Is(target error) bool { return target == net.ErrClosed }

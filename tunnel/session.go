@@ -396,8 +396,8 @@ func (s *Session) streamError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, io.EOF):
-		return io.EOF // as it is: readers compare it by identity
+	case err == io.EOF: //nolint:errorlint // as the mux gives it at the end of a stream; a lost connection wraps another
+		return io.EOF
 	case errors.As(err, &reset):
 		return &ResetError{Code: ResetCode(reset.ErrorCode), Remote: reset.Remote}
 	case s.mux.IsClosed():

@@ -68,7 +68,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
-	case errors.Is(err, io.EOF):
+	case err == io.EOF: //nolint:errorlint // the end of the stream; a lost connection wraps another EOF
 		s.eof.Store(true)
 		return n, io.EOF
 	case s.closed.Load():

@@ -36,6 +36,11 @@ type bed struct {
 	far    *tunnel.Session // the node's end
 	caller proxy.Caller
 	writes time.Duration // the hub's server's write time-out
+	pulse  time.Duration // of the tunnel; 0: as usual
+	thawed chan struct{} // closed unless the network is to stand still
+	failed error         // of every dial to a service
+
+	mu sync.Mutex // guards thawed
 
 	hello   api.Hello
 	addrs   map[string]string
@@ -67,7 +72,8 @@ func (b *bed) serve(h http.Handler) string {
 
 func newBed(t *testing.T, settings ...setting) *bed {
 	t.Helper()
-	b := &bed{t: t, addrs: map[string]string{}, caller: proxy.Caller{ID: "id_desk", Name: "desk"}}
+	b := &bed{t: t, addrs: map[string]string{}, caller: proxy.Caller{ID: "id_desk", Name: "desk"}, thawed: make(chan struct{})}
+	close(b.thawed)
 	for _, s := range settings {
 		s(b)
 	}
@@ -75,7 +81,7 @@ func newBed(t *testing.T, settings ...setting) *bed {
 	accepted := make(chan *tunnel.Session, 1)
 	hub := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tunnel" {
-			s, err := tunnel.Accept(w, r, tunnel.Config{})
+			s, err := tunnel.Accept(w, r, tunnel.Config{Heartbeat: b.pulse, HeartbeatTimeout: b.pulse})
 			if err != nil {
 				t.Error(err)
 			}
@@ -93,6 +99,10 @@ func newBed(t *testing.T, settings ...setting) *bed {
 	hub.Start()
 	far, err := tunnel.Dial(context.Background(), tunnel.DialConfig{
 		URL: strings.Replace(hub.URL, "http", "ws", 1) + "/tunnel", Config: tunnel.Config{ServiceDial: b.dial},
+		NetDial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &line{c, b}, err
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -111,11 +121,45 @@ func newBed(t *testing.T, settings ...setting) *bed {
 }
 
 func (b *bed) dial(ctx context.Context, name string) (net.Conn, error) {
+	if b.failed != nil {
+		return nil, b.failed
+	}
 	addr, ok := b.addrs[name]
 	if !ok {
 		return nil, tunnel.ErrNoService
 	}
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+}
+
+// line is the node's connection to the hub, which can stand still without breaking.
+type line struct {
+	net.Conn
+	bed *bed
+}
+
+func (l *line) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	<-l.bed.gate()
+	return n, err
+}
+
+func (l *line) Write(p []byte) (int, error) {
+	<-l.bed.gate()
+	return l.Conn.Write(p)
+}
+
+func (b *bed) gate() chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.thawed
+}
+
+// freeze stops every byte between hub and node until the test ends.
+func (b *bed) freeze() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.thawed = make(chan struct{})
+	b.t.Cleanup(sync.OnceFunc(func() { close(b.thawed) }))
 }
 
 // fail answers as package api does.

@@ -45,8 +45,8 @@ func (c *call) stream(w http.ResponseWriter) {
 // request's context ended.
 func (c *call) splice(user *hijacked, back net.Conn) {
 	kill := func() {
-		_ = user.Close()
-		_ = back.Close() // a reset: nothing is delivered any more
+		user.abort()
+		_ = back.Close() // a reset as well
 	}
 	stop := context.AfterFunc(c.in.Context(), kill)
 	defer stop()

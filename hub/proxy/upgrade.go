@@ -39,6 +39,22 @@ func (h *hijacked) Read(p []byte) (int, error) {
 	return h.Conn.Read(p)
 }
 
+// abort breaks the connection, so that its client does not take it for ended.
+func (h *hijacked) abort() {
+	conn := h.Conn
+	for {
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn() // TLS would say goodbye
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // a TCP reset
+	}
+	_ = conn.Close()
+}
+
 // CloseWrite passes the end of one direction on: TCP and TLS both can.
 func (h *hijacked) CloseWrite() error {
 	if cw, ok := h.Conn.(interface{ CloseWrite() error }); ok {
