@@ -46,6 +46,7 @@ type gate struct {
 	store.Store
 	created, updated func(before bool)     // around CreateTasks and UpdateTask
 	bound            func(before bool)     // around PutBinding
+	read             func()                // after Binding
 	fail             func(id string) error // of UpdateTask
 	writes           atomic.Int64          // changes of tasks that were tried
 }
@@ -61,6 +62,13 @@ func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.
 func (g *gate) UpdateTaskLater(t store.Task, onFail func(error)) (store.Task, error) {
 	g.writes.Add(1)
 	return g.Store.UpdateTaskLater(t, onFail)
+}
+
+func (g *gate) Binding(ctx context.Context, key store.BindingKey) (store.Binding, error) {
+	if g.read != nil {
+		defer g.read()
+	}
+	return g.Store.Binding(ctx, key)
 }
 
 func (g *gate) PutBinding(ctx context.Context, b store.Binding, fills ...api.Fill) (store.Binding, error) {
