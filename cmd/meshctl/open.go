@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 
@@ -65,12 +66,12 @@ func (m *Main) browse(ctx context.Context, url string) {
 	fmt.Fprintf(m.app.Stderr, "no browser could be opened, tried %s: open %s yourself\n", strings.Join(tried, ", "), url)
 }
 
-// browsers are command lines to try: those of BROWSER, parted by colons, with %s for
+// browsers are command lines to try: those of BROWSER, parted as PATH is, with %s for
 // the address, else the system's own.
 func (m *Main) browsers(url string) [][]string {
 	if list, _ := m.app.Getenv("BROWSER"); list != "" {
 		var out [][]string
-		for _, line := range strings.Split(list, ":") {
+		for _, line := range strings.Split(list, string(filepath.ListSeparator)) {
 			args := strings.Fields(line)
 			if len(args) == 0 {
 				continue

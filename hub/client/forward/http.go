@@ -24,6 +24,9 @@ const (
 	headerTimeout = 30 * time.Second
 	// idleTimeout is how long a connection may wait for its next request.
 	idleTimeout = 2 * time.Minute
+	// leftoverTimeout is how long the rest of a body may take to arrive that the
+	// service did not want.
+	leftoverTimeout = 5 * time.Second
 	// maxHeader is the largest header of a request, in bytes.
 	maxHeader = 64 << 10
 	// copyBuffer is the size of the buffers that bodies pass through, in bytes.
@@ -52,6 +55,12 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 				}
 				refuse(w, e)
 				return
+			}
+			rc := http.NewResponseController(w)
+			// The service may answer before it has read everything.
+			_ = rc.EnableFullDuplex()
+			if r.ContentLength != 0 {
+				defer func() { _ = rc.SetReadDeadline(time.Now().Add(leftoverTimeout)) }()
 			}
 			proxy.ServeHTTP(w, r)
 		}),

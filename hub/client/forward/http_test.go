@@ -206,6 +206,36 @@ func TestEventsArriveOneByOneAndTheEndReachesTheService(t *testing.T) {
 	}
 }
 
+func TestAnAnswerMayBeginBeforeItsRequestHasEnded(t *testing.T) {
+	h := newHub(t, func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		_, _ = io.WriteString(w, "ready,")
+		_ = rc.Flush()
+		_, _ = io.Copy(w, r.Body)
+	})
+	f, _ := h.start(forward.Config{})
+	body, typing := io.Pipe()
+	req, err := http.NewRequest(http.MethodPost, f.URL(), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := browser(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	start := make([]byte, len("ready,"))
+	if _, err := io.ReadFull(resp.Body, start); err != nil || string(start) != "ready," {
+		t.Fatalf("%q %v", start, err)
+	}
+	_, _ = io.WriteString(typing, "then this")
+	_ = typing.Close()
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "then this" {
+		t.Errorf("%q %v", rest, err)
+	}
+}
+
 func TestUpgradesPassBothWaysAndARefusedOneKeepsItsBody(t *testing.T) {
 	h := newHub(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.RequestURI == "/no" {
