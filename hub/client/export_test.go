@@ -15,3 +15,6 @@ func (c *Client) Via(rt http.RoundTripper) { c.hc = &http.Client{Transport: rt} 
 
 // Tries is how often a call is made that may be repeated.
 const Tries = tries
+
+// AnswerTimeout is how long a service may take to begin its answer; 0: for ever.
+func (s *Service) AnswerTimeout() time.Duration { return s.transport.ResponseHeaderTimeout }

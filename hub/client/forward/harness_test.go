@@ -91,8 +91,8 @@ type buffered struct {
 
 func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
-// start forwards the service and returns where, and how to end it.
-func (h *hub) start(cfg forward.Config) (f *forward.Forward, stop func()) {
+// serviceOf is the service as a client of the hub has it.
+func (h *hub) serviceOf() *client.Service {
 	h.t.Helper()
 	link, err := auth.ParseLink(h.URL)
 	if err != nil {
@@ -102,9 +102,18 @@ func (h *hub) start(cfg forward.Config) (f *forward.Forward, stop func()) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if cfg.Service, err = c.Service("beta", "web"); err != nil {
+	svc, err := c.Service("beta", "web")
+	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.t.Cleanup(svc.Close)
+	return svc
+}
+
+// start forwards the service and returns where, and how to end it.
+func (h *hub) start(cfg forward.Config) (f *forward.Forward, stop func()) {
+	h.t.Helper()
+	cfg.Service = h.serviceOf()
 	l, err := forward.Listen("")
 	if err != nil {
 		h.t.Fatal(err)
@@ -128,8 +137,6 @@ func (h *hub) start(cfg forward.Config) (f *forward.Forward, stop func()) {
 		case <-time.After(patience):
 			h.t.Fatal("the forward does not end")
 		}
-		cfg.Service.Close()
-		c.Close()
 	}
 	h.t.Cleanup(stop)
 	return f, stop

@@ -112,8 +112,6 @@ func (f *Forward) rewrite(p *httputil.ProxyRequest) {
 	path, query, hasQuery := strings.Cut(p.In.RequestURI, "?")
 	p.Out.URL = f.cfg.Service.URL(path, query, hasQuery)
 	p.Out.Trailer = p.In.Trailer // filled in while the body is read
-	p.Out.Header.Del(api.HeaderAuthorization)
-	p.Out.Header.Del(api.HeaderHost)
 	p.Out.Header.Set("X-Forwarded-Proto", "http")
 	if f.cfg.Password != "" {
 		p.Out.Header.Del("Authorization")

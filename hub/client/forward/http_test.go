@@ -3,6 +3,7 @@ package forward_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -104,12 +105,58 @@ func TestRequestsReachTheServiceAsTheBrowserSentThem(t *testing.T) {
 		if s.host != addr || s.header.Get("Mesh-Host") != addr {
 			t.Errorf("Host is %s, Mesh-Host %s", s.host, s.header.Get("Mesh-Host"))
 		}
-		if s.header.Get("Authorization") != "Basic b3duOm93bg==" || s.header.Get("Cookie") != "own=1" || s.header.Get("X-Own") != "2" || s.header.Get("X-Hop") != "" || s.header.Get("X-Forwarded-Proto") != "http" {
+		if s.header.Get("Authorization") != "Basic b3duOm93bg==" || s.header.Get("Cookie") != "own=1" || s.header.Get("X-Own") != "2" || s.header.Get("X-Hop") != "" || s.header.Get("X-Forwarded-Proto") != "http" || s.header["Accept-Encoding"] != nil {
 			t.Errorf("header %v", s.header)
 		}
 		if resp.StatusCode != http.StatusTeapot || string(body) != "short and stout" || resp.Header.Get("X-Own") != "1" {
 			t.Errorf("answer %d %v %s", resp.StatusCode, resp.Header, body)
 		}
+	}
+}
+
+func TestThePortIsNoProxyForOtherAddresses(t *testing.T) {
+	h := newHub(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s reaches the hub", r.RequestURI) })
+	f, _ := h.start(forward.Config{})
+	conn := dial(t, f)
+	fmt.Fprintf(conn, "GET %s/x HTTP/1.1\r\nHost: whatever\r\n\r\n", f.URL())
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusBadRequest {
+		t.Error(resp.Status)
+	}
+}
+
+func TestAListenerThatBreaksEndsWhatIsOpenToo(t *testing.T) {
+	h := newHub(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn := upgraded(t, w, "websocket")
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	})
+	l, err := forward.Listen("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := h.serviceOf()
+	f := forward.New(l, forward.Config{Service: svc})
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(context.Background()) }()
+	_, addr, _ := strings.Cut(f.URL(), "://")
+	conn := dial(t, f)
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", addr)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatal(resp, err)
+	}
+	_ = l.Close()
+	select {
+	case err := <-served:
+		if err == nil {
+			t.Error("it ends as if it had been asked to")
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not end")
 	}
 }
 
