@@ -405,3 +405,51 @@ func TestAKillInTheMiddleOfACompactionLeavesOneLivingSession(t *testing.T) {
 		t.Errorf("%d sessions after 12 compactions", len(all))
 	}
 }
+
+// TestAKilledNodeTakesItsCompactionUpAgainWithAServerOfItsOwn is the same with an
+// opencode that the node started, and that a kill may take along.
+func TestAKilledNodeTakesItsCompactionUpAgainWithAServerOfItsOwn(t *testing.T) {
+	t.Parallel()
+	llm := stubllm.Start(t)
+	f := fleet.New(t)
+	alpha := f.Node("alpha", opencode(t, llm))
+	f.Ctl("watcher").Healthy("alpha")
+	for _, turn := range []string{"digest", "resume"} {
+		t.Run(turn, func(t *testing.T) {
+			ctl := f.In(t).Ctl("own-" + turn)
+			first := do(t, ctl, api.StateDone, "alpha", "--", "one USAGE:124000,0")
+			gate, match := "GATE:own-"+turn+" ", condenses
+			digest, resume := "FACTS:kept", acknowledged
+			if turn == "digest" {
+				digest = gate + digest
+			} else {
+				resume, match = gate+resume, resumes
+			}
+			defer llm.Direct(condenses(""), digest)()
+			defer llm.Direct(resumes(""), resume)()
+			id := "own-" + turn + "-op"
+			if status, answer := ctl.API("POST", "/v1/bindings/-/alpha/compact", api.Operate{ID: id}); status != 201 {
+				t.Fatalf("%d %s", status, answer)
+			}
+			asked(t, llm, match(id))
+			alpha.Kill()
+			llm.Open("own-" + turn)
+			alpha.Start()
+			op := waited(t, ctl, id)
+			want := *first.Session
+			if op.State == api.StateDone {
+				want = *op.Session
+			}
+			next := do(t, ctl, api.StateDone, "alpha", "--", "after it")
+			if *next.Session != want || next.NewSession || slices.Contains(next.Flags, api.FlagSessionReplaced) || sessionOf(t, ctl, "alpha") != want {
+				t.Errorf("%s with %+v: the next task was in %s, %v", op.State, op.Error, *next.Session, next.Flags)
+			}
+			if op.State != api.StateDone || *op.Session == *first.Session {
+				t.Errorf("%+v", op)
+			}
+			if got := digests(ctl, "alpha"); len(got) != 1 || !slices.Equal(got[0].Facts, []string{"kept"}) {
+				t.Errorf("digests %+v", got)
+			}
+		})
+	}
+}

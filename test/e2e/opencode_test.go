@@ -150,6 +150,18 @@ func TestTheRealOpencodeWorksForTheFleet(t *testing.T) {
 			t.Errorf("%q, %v", b, err)
 		}
 	})
+	t.Run("leave that the node's own server wants is a question", func(t *testing.T) {
+		task := do(t, ctl, api.StateQuestion, "alpha", "--", "TOOL:cat "+outside(t))
+		if task.Question.Kind != api.QuestionPermission {
+			t.Errorf("%+v", task.Question)
+		}
+		if out := ctl.Run("task", "answer", task.Task, "once"); out.Code != 0 {
+			t.Fatalf("answer: %+v", out)
+		}
+		if after := waited(t, ctl, task.Task); after.State != api.StateDone || !strings.Contains(shownTask(t, ctl, task.Task).Reply, "plum") {
+			t.Errorf("%+v", after)
+		}
+	})
 	t.Run("a slow turn is waited for, and a wait that ends leaves it running", func(t *testing.T) {
 		tasks, out := ctl.Dispatch("alpha", "--timeout", "1s", "--", "SLOW:4")
 		task := one(t, tasks, out)
