@@ -39,15 +39,12 @@ func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.
 }
 
 // Session is one bound session with those that were bound before and the fill of the
-// context over time. CodeNotFound: there is none, and never was.
+// context over time. store.ErrNotFound: there is none, and never was.
 func (r *Relay) Session(ctx context.Context, key store.BindingKey) (api.Session, error) {
 	if err := r.caughtUp(ctx, func(k store.BindingKey) bool { return k == key }); err != nil {
 		return api.Session{}, err
 	}
 	b, err := r.st.Binding(ctx, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return api.Session{}, api.Errorf(api.CodeNotFound, "there is no session; the first dispatch makes one")
-	}
 	if err != nil {
 		return api.Session{}, err
 	}
