@@ -50,7 +50,7 @@ func BenchmarkServices(b *testing.B) {
 			s.slowLine(f)
 			s.stalled(f)
 			b.ReportMetric(0, "ns/op")
-			f.table(os.Stdout, fmt.Sprintf("services, TLS %s, median of %d rounds", tls, p.rounds))
+			f.table(os.Stdout, fmt.Sprintf("services, TLS %s, median of %d rounds", tls, p.rounds), tls == "off")
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"testing"
 	"text/tabwriter"
 )
 
@@ -68,16 +69,21 @@ func (f figures) median(unit string) (float64, bool) {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, true
 }
 
-// verdict compares a figure with its gate and aim. What was not measured is never
-// met.
-func (t target) verdict(value float64, measured bool) string {
-	better := func(than float64) bool { return value >= than != t.atMost || value == than }
+// verdict compares a figure with its gate and aim, if they apply. What was not
+// measured is never met.
+func (t target) verdict(value float64, measured, gated bool) string {
+	better := func(than float64) bool {
+		if t.atMost {
+			return value <= than
+		}
+		return value >= than
+	}
 	switch {
 	case !measured && t.needs != "":
 		return "not run: needs " + t.needs
 	case !measured:
 		return "not run"
-	case t.gate == 0:
+	case t.gate == 0, !gated:
 		return "report only"
 	case !better(t.gate):
 		return "GATE MISSED"
@@ -87,8 +93,8 @@ func (t target) verdict(value float64, measured bool) string {
 	return "aim met"
 }
 
-// table prints every row.
-func (f figures) table(w io.Writer, heading string) {
+// table prints every row; gated says that the gates apply.
+func (f figures) table(w io.Writer, heading string, gated bool) {
 	fmt.Fprintf(w, "\n%s; %s/%s, %d CPUs, %s\n", heading, runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "METRIC\tMEASURED\tROUNDS\tGATE\tAIM\t")
@@ -100,14 +106,14 @@ func (f figures) table(w io.Writer, heading string) {
 			spread = number(slices.Min(f[t.unit])) + "–" + number(slices.Max(f[t.unit]))
 		}
 		gate, aim := "-", "-"
-		if t.gate != 0 {
+		if t.gate != 0 && gated {
 			sign := "≥ "
 			if t.atMost {
 				sign = "≤ "
 			}
 			gate, aim = sign+number(t.gate), sign+number(t.aim)
 		}
-		fmt.Fprintln(tw, strings.Join([]string{t.metric, shown, spread, gate, aim, t.verdict(value, ok)}, "\t"))
+		fmt.Fprintln(tw, strings.Join([]string{t.metric, shown, spread, gate, aim, t.verdict(value, ok, gated)}, "\t"))
 	}
 	_ = tw.Flush()
 }
@@ -119,4 +125,42 @@ func number(v float64) string {
 	}
 	digits := max(0, 2-int(math.Floor(math.Log10(math.Abs(v)))))
 	return fmt.Sprintf("%.*f", min(digits, 3), v)
+}
+
+func TestAVerdictNeedsAFigureAndKnowsItsDirection(t *testing.T) {
+	more := target{gate: 0.6, aim: 0.7, needs: "chisel"}
+	less := target{gate: 8, aim: 4, atMost: true}
+	for _, c := range []struct {
+		t        target
+		value    float64
+		measured bool
+		want     string
+	}{
+		{more, 0, false, "not run: needs chisel"},
+		{less, 0, false, "not run"},
+		{more, 0.59, true, "GATE MISSED"},
+		{more, 0.6, true, "gate met"},
+		{more, 0.7, true, "aim met"},
+		{less, 8.1, true, "GATE MISSED"},
+		{less, 8, true, "gate met"},
+		{less, 4, true, "aim met"},
+		{target{}, 1, true, "report only"},
+	} {
+		if got := c.t.verdict(c.value, c.measured, true); got != c.want {
+			t.Errorf("%+v %v: %s, want %s", c.t, c.value, got, c.want)
+		}
+	}
+	if got := more.verdict(0.1, true, false); got != "report only" {
+		t.Errorf("without gates: %s", got)
+	}
+	f := figures{"odd": {3, 1, 2}, "even": {4, 1, 2, 3}}
+	if odd, ok := f.median("odd"); !ok || odd != 2 {
+		t.Error(odd, ok)
+	}
+	if even, ok := f.median("even"); !ok || even != 2.5 {
+		t.Error(even, ok)
+	}
+	if _, ok := f.median("none"); ok {
+		t.Error("a median of nothing")
+	}
 }
