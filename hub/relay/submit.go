@@ -133,7 +133,7 @@ func full(b store.Binding, percent int) bool {
 
 // compactFirst makes the compaction that precedes a task.
 func compactFirst(by store.Identity, tg target, before store.Task, d api.Dispatch) draft {
-	n := operation(by, tg, api.OpCompact, api.Operate{ID: string(mesh.NewID(by.Name)), Workspace: d.Workspace}, before.CreatedAt)
+	n := operation(by, tg, api.OpCompact, api.Operate{ID: mesh.NewID(by.Name), Workspace: d.Workspace}, before.CreatedAt)
 	n.Task.Lane, n.auto = before.Lane, true
 	return n
 }
