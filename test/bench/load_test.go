@@ -168,33 +168,36 @@ func (p *path) down(ctx context.Context, streams int, d time.Duration) (float64,
 	}, d)
 }
 
-// up sends bulk over some streams for d and returns bytes per second, counted at the
-// origin.
-func (p *path) up(ctx context.Context, streams int, d time.Duration) (float64, error) {
-	return p.bulk(streams, func(c net.Conn, until time.Time) (int64, error) {
-		w := bufio.NewWriterSize(c, 256<<10)
-		_, _ = w.WriteString(p.request("POST", "/up", "Transfer-Encoding: chunked\r\n"))
-		chunk := append([]byte(strconv.FormatInt(128<<10, 16)+"\r\n"), make([]byte, 128<<10+2)...)
-		copy(chunk[len(chunk)-2:], "\r\n")
-		for time.Now().Before(until) && ctx.Err() == nil {
-			if _, err := w.Write(chunk); err != nil {
-				return 0, err
-			}
-		}
-		_, _ = w.WriteString("0\r\n\r\n")
-		if err := w.Flush(); err != nil {
+// endless is a size that no transfer reaches.
+const endless = 1 << 40
+
+// up sends bodies of a size over some streams and returns bytes per second until the
+// origin has said that it has all of them, or, when ctx ends before, of what was sent.
+func (p *path) up(ctx context.Context, streams int, size int64) (float64, error) {
+	return p.bulk(streams, func(c net.Conn, _ time.Time) (int64, error) {
+		if _, err := io.WriteString(c, p.request("POST", "/up", "Content-Length: "+strconv.FormatInt(size, 10)+"\r\n")); err != nil {
 			return 0, err
+		}
+		buf := make([]byte, 256<<10)
+		for n := int64(0); n < size; {
+			if ctx.Err() != nil {
+				return n, nil
+			}
+			k, err := c.Write(buf[:min(int64(len(buf)), size-n)])
+			if n += int64(k); err != nil {
+				return n, err
+			}
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			return 0, err
 		}
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			return 0, err
+		if err == nil && string(body) != strconv.FormatInt(size, 10) {
+			err = fmt.Errorf("%s: %q of %d bytes arrived", resp.Status, body, size)
 		}
-		return strconv.ParseInt(string(body), 10, 64)
-	}, d)
+		return size, err
+	}, time.Minute)
 }
 
 // bulk runs one transfer per stream at once.

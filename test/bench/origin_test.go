@@ -69,6 +69,7 @@ const smallSize = 256
 func origin(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/down":
+		w.Header().Set("Content-Length", strconv.Itoa(endless))
 		buf := make([]byte, 256<<10)
 		for {
 			if _, err := w.Write(buf); err != nil {

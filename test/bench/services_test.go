@@ -22,13 +22,14 @@ import (
 type plan struct {
 	rounds            int
 	one, beside, slow time.Duration // a measurement of each kind
+	upload            int64         // bytes that one upload sends; of 8, each sends a quarter
 	idle              int           // idle streams whose memory is measured
 }
 
 var (
-	wholePlan = plan{rounds: 5, one: 700 * time.Millisecond, beside: 2 * time.Second, slow: 4 * time.Second, idle: 500}
+	wholePlan = plan{rounds: 5, one: 700 * time.Millisecond, beside: 2 * time.Second, slow: 4 * time.Second, upload: 256 << 20, idle: 500}
 	// shortPlan (go test -short) only shows that everything runs.
-	shortPlan = plan{rounds: 1, one: 150 * time.Millisecond, beside: 500 * time.Millisecond, slow: time.Second, idle: 50}
+	shortPlan = plan{rounds: 1, one: 150 * time.Millisecond, beside: 500 * time.Millisecond, slow: time.Second, upload: 32 << 20, idle: 50}
 )
 
 // BenchmarkServices measures requests to a node's service against the origin itself,
@@ -119,21 +120,21 @@ func (s *services) must(err error) {
 var kinds = []struct {
 	name string
 	raw  bool // goes through the raw forward as well
-	run  func(p *path, d time.Duration) (float64, error)
+	run  func(p *path, pl plan) (float64, error)
 }{
 	{"get1", true, rate(1)},
 	{"get8", false, rate(8)},
 	{"get64", true, rate(64)},
-	{"down1", false, func(p *path, d time.Duration) (float64, error) { return p.down(context.Background(), 1, d) }},
-	{"down8", false, func(p *path, d time.Duration) (float64, error) { return p.down(context.Background(), 8, d) }},
-	{"up1", false, func(p *path, d time.Duration) (float64, error) { return p.up(context.Background(), 1, d) }},
-	{"up8", false, func(p *path, d time.Duration) (float64, error) { return p.up(context.Background(), 8, d) }},
+	{"down1", false, func(p *path, pl plan) (float64, error) { return p.down(context.Background(), 1, pl.one) }},
+	{"down8", false, func(p *path, pl plan) (float64, error) { return p.down(context.Background(), 8, pl.one) }},
+	{"up1", false, func(p *path, pl plan) (float64, error) { return p.up(context.Background(), 1, pl.upload) }},
+	{"up8", false, func(p *path, pl plan) (float64, error) { return p.up(context.Background(), 8, pl.upload/4) }},
 }
 
 // rate is small requests per second.
-func rate(flight int) func(*path, time.Duration) (float64, error) {
-	return func(p *path, d time.Duration) (float64, error) {
-		a, err := p.gets(flight, d, 0)
+func rate(flight int) func(*path, plan) (float64, error) {
+	return func(p *path, pl plan) (float64, error) {
+		a, err := p.gets(flight, pl.one, 0)
 		return float64(len(a.took)) / a.elapsed.Seconds(), err
 	}
 }
@@ -155,7 +156,7 @@ func (s *services) smallAndBulk(f figures) {
 			got := map[*path]float64{}
 			for i := range run {
 				p := run[(round+i)%len(run)]
-				v, err := k.run(p, s.plan.one)
+				v, err := k.run(p, s.plan)
 				s.must(err)
 				got[p] = v
 			}
@@ -191,15 +192,20 @@ const (
 func (s *services) beside(f figures) {
 	for range s.plan.rounds {
 		for unit, p := range map[string]*path{"beside-p99-ms": s.mesh, "beside-plain-p99-ms": s.plain} {
-			a := s.loaded(p, 1, pacedClients, pace, s.plan.beside, (*path).down)
+			a := s.loaded(p, 1, pacedClients, pace, s.plan.beside, download)
 			f.add(unit, ms(a.quantile(0.99)))
 		}
 	}
 }
 
+// download and upload run until ctx ends.
+func download(ctx context.Context, p *path) (float64, error) { return p.down(ctx, 1, time.Minute) }
+
+func upload(ctx context.Context, p *path) (float64, error) { return p.up(ctx, 1, endless) }
+
 // loaded makes small requests while one bulk transfer runs and some readers have
 // stalled.
-func (s *services) loaded(p *path, stalled, flight int, pace, d time.Duration, transfer func(*path, context.Context, int, time.Duration) (float64, error)) answers {
+func (s *services) loaded(p *path, stalled, flight int, pace, d time.Duration, bulk func(context.Context, *path) (float64, error)) answers {
 	s.Helper()
 	var held []net.Conn
 	defer func() {
@@ -213,13 +219,13 @@ func (s *services) loaded(p *path, stalled, flight int, pace, d time.Duration, t
 		held = append(held, c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var bulk sync.WaitGroup
+	var running sync.WaitGroup
 	var flowed float64
 	var bulkErr error
-	bulk.Go(func() { flowed, bulkErr = transfer(p, ctx, 1, time.Minute) })
+	running.Go(func() { flowed, bulkErr = bulk(ctx, p) })
 	a, err := p.gets(flight, d, pace)
 	cancel()
-	bulk.Wait()
+	running.Wait()
 	s.must(err)
 	s.must(bulkErr)
 	if flowed == 0 {
@@ -243,7 +249,7 @@ func (s *services) stalled(f figures) {
 			}
 		}
 	}()
-	a := s.loaded(s.mesh, 64, pacedClients, pace, s.plan.beside, (*path).down)
+	a := s.loaded(s.mesh, 64, pacedClients, pace, s.plan.beside, download)
 	close(stop)
 	if peak := <-done; peak > 0 {
 		f.add("stalled64-MB", peak/1e6)
@@ -260,9 +266,9 @@ func (s *services) slowLine(f figures) {
 	s.must(err)
 	base := idle.quantile(0.5)
 	f.add("slow-idle-ms", ms(base))
-	down := s.loaded(p, 0, 1, 0, s.plan.slow, (*path).down)
+	down := s.loaded(p, 0, 1, 0, s.plan.slow, download)
 	f.add("slow-down/idle", float64(down.quantile(0.5))/float64(base))
-	up := s.loaded(p, 0, 1, 0, s.plan.slow, (*path).up)
+	up := s.loaded(p, 0, 1, 0, s.plan.slow, upload)
 	f.add("slow-up/idle", float64(up.quantile(0.5))/float64(base))
 	far.Kill()
 }
