@@ -49,6 +49,7 @@ func (r *Relay) heard(a api.Ask, later *behind) {
 	}
 	if g := e.task.Answer; g != nil && g.Asking == a.Question && later == nil {
 		e.told = told{} // it asks what was answered already: it gets that once more
+		e.again++
 	}
 	r.urge(e)
 }

@@ -33,7 +33,7 @@ func (c *conn) owesAnswer(e *entry) bool {
 // deliver tells the node the answer to what its agent asked.
 func (r *Relay) deliver(c *conn, e *entry) error {
 	r.mu.Lock()
-	t, owes := e.task, c.owesAnswer(e)
+	t, owes, asked := e.task, c.owesAnswer(e), e.again
 	r.mu.Unlock()
 	if !owes {
 		return nil
@@ -68,6 +68,8 @@ func (r *Relay) deliver(c *conn, e *entry) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.told = told{c, t.Answer}
+	if e.again == asked { // else it was asked again meanwhile, and is told again
+		e.told = told{c, t.Answer}
+	}
 	return nil
 }

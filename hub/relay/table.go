@@ -23,6 +23,7 @@ type entry struct {
 	doomed  bool          // dispatched from inside a task of a controller that is gone
 	asked   ask           // the withdrawal that its node answered last
 	told    told          // the answer that its node was told last
+	again   int           // how often what was answered already was asked again
 	behind  []*behind     // what its turn asks besides, newest last
 	heard   uint64        // the epoch in which its node asked last what it asks
 	urged   bool          // something urgent about it is listed or under way
