@@ -72,18 +72,13 @@ func (r *run) attend(ctx context.Context, c client) error {
 			err = errors.Join(err, r.permit(ctx, c, a, text))
 		}
 	}
-	// A rejection takes all that waits in its session with it, and then ends the
-	// turn there: what may still be allowed comes first.
-	several := make(map[string]int)
+	// A rejection takes all that waits in its session with it, and then opencode ends
+	// the turn: what may still be allowed comes first.
 	for _, a := range rejections {
-		if undecided[a.session] {
-			continue
+		if !undecided[a.session] {
+			text, _ := r.verdict(a)
+			err = errors.Join(err, r.permit(ctx, c, a, text))
 		}
-		if several[a.session]++; several[a.session] > 1 {
-			continue // gone with the first
-		}
-		text, _ := r.verdict(a)
-		err = errors.Join(err, r.permit(ctx, c, a, text))
 	}
 	r.settle(ctx)
 	return err

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/agent/opencode"
@@ -255,6 +256,20 @@ func TestAnAskThatIsGoneIsWithdrawn(t *testing.T) {
 			t.Error("it still waits")
 		}
 	})
+	t.Run("because the session does nothing any more", func(t *testing.T) {
+		f := newFake(t)
+		f.onPrompt = askings("permission", permission("per_1", "bash", "one"))
+		turn := newTurn(t, "alpha-1-aaaa", "x")
+		cfg := forFake(f, turn.Workspace.Dir)
+		cfg.StallAfter = time.Hour
+		host := patient()
+		done, _ := begin(t, start(t, cfg), turn, host)
+		q := host.asked(t, 1)
+		f.locked(func() { f.idle(f.prompts[0].Session) })
+		host.await(t, "a withdrawal", func() bool { return q.ended != nil })
+		f.locked(func() { f.finish(f.prompts[0], resultBlock(f.prompts[0], "done", "well")) })
+		expect(t, settle(t, done), api.StateDone, "")
+	})
 	t.Run("because the session is gone", func(t *testing.T) {
 		host := patient()
 		f, done, _ := asks(t, host, "permission", []map[string]any{permission("per_1", "bash", "one")})
@@ -360,6 +375,30 @@ func TestARestartedNodeAsksAgainUnderTheSameID(t *testing.T) {
 	if len(again.questions) != 1 {
 		t.Error("what was answered is asked again")
 	}
+}
+
+func TestARejectionIsToldByTheNextProcessToo(t *testing.T) {
+	f := newFake(t)
+	turn := newTurn(t, "alpha-1-aaaa", "x")
+	other := permission("per_2", "bash", "two")
+	f.onPrompt = func(f *fakeServer, p fakePrompt) {
+		f.add(&fakeSession{ID: "ses_child", Dir: turn.Workspace.Dir, Parent: p.Session})
+		other["sessionID"] = "ses_child"
+		askings("permission", permission("per_1", "bash", "one"), other)(f, p)
+	}
+	a, host := start(t, forFake(f, turn.Workspace.Dir)), patient()
+	done, cancel := begin(t, a, turn, host)
+	host.asked(t, 1).answer <- "reject no"
+	f.await("the rejection", func() bool { return len(f.replies) == 1 })
+	host.await(t, "its record", func() bool { return strings.Contains(string(host.checkpoint), "permission_rejected") })
+	host.asked(t, 2)
+	crash(t, done, cancel)
+	again := patient()
+	done, _ = begin(t, a, resumed(turn, host), again)
+	again.asked(t, 1).answer <- "once"
+	f.await("the other answer", func() bool { return len(f.replies) == 2 })
+	f.locked(func() { f.finish(f.prompts[0], resultBlock(f.prompts[0], "done", "well")) })
+	expect(t, settle(t, done), api.StateDone, "", api.FlagPermissionRejected)
 }
 
 func TestAnAnswerThatDoesNotArriveIsGivenAgain(t *testing.T) {

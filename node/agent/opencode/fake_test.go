@@ -31,6 +31,7 @@ type fakeServer struct {
 	asks     map[string][]map[string]any
 	replies  []string // "kind id: body" of answers to asks
 	looks    int      // at what waits for a human
+	polls    int      // of what the sessions do
 	prompts  []fakePrompt
 	aborts   []string
 	removed  []string
@@ -133,6 +134,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				"one": map[string]any{"limit": map[string]any{"context": 1000}},
 				"two": map[string]any{"limit": map[string]any{"context": 2000}}}}}})
 	case route == "GET /session/status":
+		f.polls++
 		out := map[string]any{}
 		for id, s := range f.busy {
 			if x := f.find(id); x != nil && x.Dir == dir {
@@ -457,6 +459,15 @@ func (f *fakeServer) await(what string, cond func() bool) {
 			f.t.Fatalf("never happened: %s", what)
 		}
 	}
+}
+
+// awaitPolls waits until some turn has looked at what the sessions do n more times.
+func (f *fakeServer) awaitPolls(n int) {
+	f.t.Helper()
+	f.mu.Lock()
+	want := f.polls + n
+	f.mu.Unlock()
+	f.await("more polls", func() bool { return f.polls >= want })
 }
 
 func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request, dir string) {

@@ -211,7 +211,16 @@ func TestASessionIsDeleted(t *testing.T) {
 		f.await("a prompt", func() bool { return len(f.prompts) == 1 })
 		turn := operation(t, api.TurnDelete, f.prompts[0].Session)
 		turn.Workspace, turn.Session.Key = working.Workspace, "another lane"
+		asked := make(chan struct{}, 100)
+		f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && r.URL.Path == "/session/"+turn.Session.ID {
+				asked <- struct{}{}
+			}
+			return false
+		}
 		deleted, _ := begin(t, a, turn, newRecords())
+		<-asked
+		f.awaitPolls(5)
 		f.locked(func() {
 			if len(f.removed)+len(f.aborts) != 0 {
 				t.Error("it was not waited for")

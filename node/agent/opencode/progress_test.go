@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"opencode-mesh/node/agent/opencode"
 	"opencode-mesh/protocol/api"
 )
 
@@ -151,13 +152,29 @@ func TestAStreamThatBeganInTheMiddleOfAMessageIsMadeUpFor(t *testing.T) {
 		f.part(p.Session, "msg_1", "text", map[string]any{"text": "before"})
 	})
 	host.awaitActivity(t, "a line", func(a api.Activity) bool { return a.Line == "before" })
-	f.locked(func() {
-		f.step(p, "meanwhile", nil)
-		f.dropStreams()
-	})
+	f.locked(f.dropStreams)
+	f.await("another stream", func() bool { return len(f.streams) == 1 })
+	f.awaitPolls(5)
+	f.locked(func() { f.step(p, "meanwhile", nil) }) // of which the new stream does not tell
 	host.awaitActivity(t, "what was missed", func(a api.Activity) bool { return a.Line == "meanwhile" })
 	f.locked(func() { f.finish(p, resultBlock(p, "done", "well")) })
 	expect(t, settle(t, done), api.StateDone, "")
+}
+
+// Other turns of the directory may stream a lot at the same time.
+func TestEventsOfOtherSessionsAreNotDecoded(t *testing.T) {
+	event := []byte(`{"id":"evt_1","type":"message.part.updated","properties":{"sessionID":"ses_other","part":{"type":"text","text":"` +
+		strings.Repeat("x", 20<<10) + `"}}}`)
+	read := func(ours bool) float64 {
+		return testing.AllocsPerRun(100, func() {
+			if opencode.ReadEvent(event, func(id string) bool { return id == "ses_other" && ours }) != ours {
+				t.Error("read, or not, as it should not be")
+			}
+		})
+	}
+	if theirs, own := read(false), read(true); theirs > 1 || own <= theirs {
+		t.Errorf("%v allocations for an event of another session, %v for one of ours", theirs, own)
+	}
 }
 
 func TestANoteGoesWhenItsReasonDoes(t *testing.T) {
