@@ -299,7 +299,7 @@ func TestACompactionSurvivesWhateverHappensAtWhateverStep(t *testing.T) {
 					}
 					made := create() == nil
 					beta.until("it ends or a commit fails", func() bool {
-						return h.disk.full.Load() || made && h.state("c1").Settled()
+						return h.disk.full.Load() && h.store.Writable() != nil || made && h.state("c1").Settled() && !h.disk.full.Load()
 					})
 					if !h.disk.full.Load() {
 						h.disk.room.Store(0)
