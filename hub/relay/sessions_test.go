@@ -33,8 +33,8 @@ func TestFillsAreASeriesInOrderAndBounded(t *testing.T) {
 			if err := beta.settle(o, out(int64(i))); err != nil {
 				t.Fatal(err)
 			}
+			h.clock.forward(time.Second) // it does not know exactly how long ago it ended
 		}
-		h.clock.forward(time.Second)
 	}
 	s, err := h.relay.Session(context.Background(), keyFor("alice"))
 	if err != nil {
@@ -50,6 +50,28 @@ func TestFillsAreASeriesInOrderAndBounded(t *testing.T) {
 	}
 	if p := s.CtxPercent; p == nil || *p != 52 {
 		t.Errorf("filled to %v", p)
+	}
+}
+
+func TestAResultThatIsNotedInTheBindingOnlyIsOneFillWhenItComesAgain(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	h.submit("alice", "beta", id(1), "x")
+	o, out := beta.next(), done("ok")
+	h.await(id(1), api.StateAccepted)
+	out.Session, out.Tokens = "ses_1", &api.Tokens{Total: 7, Limit: 1000}
+	h.gate.fail = func(string) error { return store.ErrFull }
+	if err := beta.settle(o, out); err == nil {
+		t.Fatal("it was acknowledged")
+	}
+	h.gate.fail = nil
+	if err := beta.settle(o, out); err != nil {
+		t.Fatal(err)
+	}
+	s, err := h.relay.Session(context.Background(), keyFor("alice"))
+	if err != nil || len(s.Fills) != 1 || s.Fills[0].Total != 7 {
+		t.Errorf("fills %+v, %v", s.Fills, err)
 	}
 }
 
