@@ -17,16 +17,16 @@ import (
 	"opencode-mesh/tunnel"
 )
 
-// TestEachEventIsPassedOnAtOnce sends the next event only after the one before has
+// TestEventsArePassedOnOneByOneAndOutliveTheWriteTimeout sends the next event only after the one before has
 // arrived: if anything on the way held one back, it would stand still. The stream
 // lives several times as long as the hub's server lets a write take.
 func TestEventsArePassedOnOneByOneAndOutliveTheWriteTimeout(t *testing.T) {
 	const events, pause, writes = 20, 50 * time.Millisecond, 150 * time.Millisecond
-	for _, typ := range []string{"text/event-stream", "text/event-stream; charset=utf-8", "application/octet-stream"} {
+	for _, typ := range []string{"text/event-stream", "text/event-stream; charset=utf-8", "application/octet-stream", "text/event-stream; over=h2"} {
 		t.Run(typ, func(t *testing.T) {
 			arrived := make(chan struct{}, 1)
 			lastID := make(chan string, 1)
-			b := newBed(t, func(b *bed) { b.writes = writes }, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b := newBed(t, func(b *bed) { b.writes, b.http2 = writes, strings.HasSuffix(typ, "h2") }, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				lastID <- r.Header.Get("Last-Event-ID")
 				w.Header().Set("Content-Type", typ)
 				for i := range events {
@@ -44,6 +44,12 @@ func TestEventsArePassedOnOneByOneAndOutliveTheWriteTimeout(t *testing.T) {
 			resp := b.get("", "Last-Event-ID", "41")
 			if id := <-lastID; id != "41" {
 				t.Errorf("Last-Event-ID %q", id)
+			}
+			if says := resp.Header.Get("X-Accel-Buffering"); (says == "no") != strings.HasPrefix(typ, "text/event-stream") {
+				t.Errorf("X-Accel-Buffering %q", says)
+			}
+			if b.http2 != (resp.ProtoMajor == 2) {
+				t.Errorf("over %s", resp.Proto)
 			}
 			r := bufio.NewReader(resp.Body)
 			for i := range events {
@@ -65,7 +71,12 @@ func TestEventsArePassedOnOneByOneAndOutliveTheWriteTimeout(t *testing.T) {
 }
 
 func TestAServiceMayAnswerWhileTheRequestIsStillSent(t *testing.T) {
-	b := newBed(t, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	t.Run("HTTP/1.1", func(t *testing.T) { bothWays(t, false) })
+	t.Run("HTTP/2", func(t *testing.T) { bothWays(t, true) })
+}
+
+func bothWays(t *testing.T, http2 bool) {
+	b := newBed(t, func(b *bed) { b.http2 = http2 }, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		in := bufio.NewReader(r.Body)
 		for {
@@ -89,6 +100,25 @@ func TestAServiceMayAnswerWhileTheRequestIsStillSent(t *testing.T) {
 		if line, err := r.ReadString('\n'); err != nil || line != strings.ToUpper(word)+"\n" {
 			t.Fatalf("got %q, %v", line, err)
 		}
+	}
+}
+
+func TestABodyMayTakeLongerThanThoseOfTheHub(t *testing.T) {
+	const reads = 50 * time.Millisecond
+	b := newBed(t, func(b *bed) { b.reads = reads }, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, string(body), err)
+	})))
+	body, w := io.Pipe()
+	go func() {
+		for range 5 {
+			fmt.Fprint(w, "x")
+			time.Sleep(reads)
+		}
+		_ = w.Close()
+	}()
+	if got := text(t, b.do(b.request(http.MethodPost, "", body))); got != "xxxxx<nil>" {
+		t.Errorf("the service got %q", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
+	"strings"
 	"time"
 
 	"opencode-mesh/protocol/api"
@@ -79,6 +80,9 @@ func (c *call) answer(res *http.Response) error {
 		return e
 	}
 	dropMesh(h)
+	if h["X-Accel-Buffering"] == nil && strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") {
+		h["X-Accel-Buffering"] = []string{"no"} // for a proxy before the hub
+	}
 	switch {
 	case c.by.Hosted:
 		dropSetCookies(h)

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,8 @@ type bed struct {
 	far    *tunnel.Session // the node's end
 	caller proxy.Caller
 	writes time.Duration // the hub's server's write time-out
+	reads  time.Duration // how long its own requests' bodies may take
+	http2  bool          // the hub speaks TLS and HTTP/2
 	pulse  time.Duration // of the tunnel; 0: as usual
 	thawed chan struct{} // closed unless the network is to stand still
 	failed error         // of every dial to a service
@@ -93,12 +96,23 @@ func newBed(t *testing.T, settings ...setting) *bed {
 			http.NotFound(w, r)
 			return
 		}
+		if b.reads > 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.reads))
+		}
 		p.Serve(w, r, b.node, service, target, b.caller)
 	}))
 	hub.Config.WriteTimeout = b.writes
-	hub.Start()
+	if hub.EnableHTTP2 = b.http2; b.http2 {
+		hub.StartTLS()
+	} else {
+		hub.Start()
+	}
+	var secure *tls.Config
+	if b.http2 {
+		secure = hub.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	}
 	far, err := tunnel.Dial(context.Background(), tunnel.DialConfig{
-		URL: strings.Replace(hub.URL, "http", "ws", 1) + "/tunnel", Config: tunnel.Config{ServiceDial: b.dial},
+		URL: strings.Replace(hub.URL, "http", "ws", 1) + "/tunnel", TLS: secure, Config: tunnel.Config{ServiceDial: b.dial},
 		NetDial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return &line{c, b}, err

@@ -30,10 +30,10 @@ func (n *Node) RoundTrip(req *http.Request) (*http.Response, error) {
 	service := req.URL.Hostname()
 	if s := n.idle.take(service); s != nil {
 		res, err := n.exchange(s, req)
-		if err == nil || s.answered || req.Context().Err() != nil {
+		if err == nil || req.Context().Err() != nil {
 			return res, err
 		}
-		// The service has closed what was idle; nobody saw the request.
+		// The service has closed what was idle, most likely.
 	}
 	conn, err := n.dial(req.Context(), service)
 	if err != nil {
@@ -56,11 +56,10 @@ func simple(req *http.Request) bool {
 // stream is a connection to a service that is used for one request after the other.
 type stream struct {
 	net.Conn
-	service  string
-	in       *bufio.Reader
-	left     int64     // how much of a header may still come; negative: no limit
-	answered bool      // a byte of the present answer has come
-	since    time.Time // idle since
+	service string
+	in      *bufio.Reader
+	left    int64     // how much of a header may still come; negative: no limit
+	since   time.Time // idle since
 }
 
 var errHeader = fmt.Errorf("the header of the answer is larger than %d bytes", maxAnswerHeader)
@@ -77,7 +76,6 @@ func (s *stream) Read(p []byte) (int, error) {
 	if s.left > 0 {
 		s.left -= int64(n)
 	}
-	s.answered = s.answered || n > 0
 	return n, err
 }
 
@@ -99,7 +97,7 @@ func (s *stream) send(req *http.Request) error {
 // body's then.
 func (n *Node) exchange(s *stream, req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
-	s.left, s.answered = maxAnswerHeader, false
+	s.left = maxAnswerHeader
 	b := &body{node: n, stream: s}
 	b.stop = context.AfterFunc(ctx, func() { _ = s.Close() }) // a reset
 	res, err := s.ask(req)

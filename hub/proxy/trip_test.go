@@ -105,6 +105,28 @@ func TestAStreamIsNotUsedAgainWhenItsAnswerWasNotRead(t *testing.T) {
 	}
 }
 
+func TestAnAnswerThatIsGivenUpIsNotTheNextOnes(t *testing.T) {
+	const part = 64 << 10 // past the buffer, so that nothing of it is read ahead
+	body := strings.Repeat("x", part) + strings.Repeat("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged", 1000)
+	var conns atomic.Int32
+	b := newBed(t, counted(t, &conns, func(c net.Conn, _ *http.Request, _ int) bool { answer(c, body); return true }))
+	for range 2 {
+		req, err := http.NewRequest(http.MethodGet, "http://web/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := b.node.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, part)
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != body[:part] {
+			t.Errorf("%d bytes %.20q, %v", resp.ContentLength, got, err)
+		}
+		_ = resp.Body.Close()
+	}
+}
+
 // TestOnlyWhatMayBeRepeatedIsRepeated has a service that acts and does not say so.
 func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 	var conns, posts atomic.Int32
