@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,6 +158,25 @@ func TestServicesAreNamedURLs(t *testing.T) {
 	_, err = services([]string{"web=http://me:hunter2@host:bad"})
 	if err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheServiceOpencodeIsOfferedAndFilteredUnlessTheOwnerSaysOtherwise(t *testing.T) {
+	m := NewMain(cli.System("MESHNODE"))
+	for flags, want := range map[string][2]bool{ // offered, filtered
+		"": {true, true}, "--no-opencode-service": {false, true}, "--opencode-filter=false": {true, false},
+	} {
+		cmd := m.run()
+		if err := cmd.ParseFlags(append(strings.Fields(flags), "--agent", "command", "--", "true")); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := m.config(cmd, cmd.Flags().Args(), t.TempDir(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := [2]bool{!cfg.NoOpencode, !cfg.NoFilter}; got != want {
+			t.Errorf("%q: got %v", flags, got)
+		}
 	}
 }
 

@@ -71,6 +71,12 @@ func TestTheTableRefusesWhatIsTheOwnersBusiness(t *testing.T) {
 }
 
 func TestAPolicyThatHoldsTasksHoldsForServices(t *testing.T) {
+	beds := map[string]*bed{} // one for each kind of node
+	for _, policy := range []string{api.PolicyAccept, api.PolicyHold, api.PolicyRefuse} {
+		for _, filter := range []bool{true, false} {
+			beds[fmt.Sprint(policy, filter)] = opencodeBed(t, filter, policy, ok)
+		}
+	}
 	for _, c := range []struct {
 		method, path, why string // why "" passes
 	}{
@@ -83,7 +89,7 @@ func TestAPolicyThatHoldsTasksHoldsForServices(t *testing.T) {
 	} {
 		for _, policy := range []string{api.PolicyAccept, api.PolicyHold, api.PolicyRefuse} {
 			for _, filter := range []bool{true, false} {
-				n := proxyBed(t, filter, policy)
+				n := beds[fmt.Sprint(policy, filter)]
 				got := n.ask(c.method + " " + opencodePath + c.path + " HTTP/1.1")
 				held := policy != api.PolicyAccept && c.why != ""
 				if passed := strings.HasPrefix(got, "passed"); passed == held && (policy != api.PolicyAccept || !strings.Contains(c.path, "/api/")) {
@@ -94,17 +100,6 @@ func TestAPolicyThatHoldsTasksHoldsForServices(t *testing.T) {
 			}
 		}
 	}
-}
-
-// beds are made once for each kind of node that the table above asks.
-var beds = map[string]*bed{}
-
-func proxyBed(t *testing.T, filter bool, policy string) *bed {
-	key := fmt.Sprint(t.Name(), filter, policy)
-	if beds[key] == nil {
-		beds[key] = opencodeBed(t, filter, policy, ok)
-	}
-	return beds[key]
 }
 
 func TestOnlyOpencodesOwnTokenLeavesTheQuery(t *testing.T) {
