@@ -50,6 +50,30 @@ func TestAPolicyAnswersAQuestionThatEndedItsTurn(t *testing.T) {
 	}
 }
 
+// The text of a new task stays in memory until its receipt is in; the turn that a
+// policy opens may come sooner.
+func TestAnAnswerByPolicyOvertakesNoTextOfItsTask(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.onOffer = func(o api.Offer) (api.Receipt, error) {
+		out := done("ok")
+		if o.Turn == 1 {
+			out = asks("staging", "production")
+		}
+		if err := beta.settle(o, out); err != nil {
+			t.Error(err)
+		}
+		return api.Receipt{Triple: o.Triple, State: api.StateAccepted}, nil
+	}
+	beta.attach()
+	h.submit("alice", "beta", id(1), "x", policy(api.AutoAnswerFirst))
+	h.await(id(1), api.StateDone)
+	beta.next()
+	if o := beta.next(); o.Turn != 2 || !strings.Contains(o.Text, "(repeated below): staging\n") {
+		t.Errorf("offer %+v", o)
+	}
+}
+
 func TestAPolicyAnswersAQuestionInATurn(t *testing.T) {
 	for p, want := range policies {
 		t.Run(p, func(t *testing.T) {

@@ -64,6 +64,7 @@ func (r *Relay) put(t store.Task) {
 	}
 	if t.Triple() != e.task.Triple() {
 		e.keepBehind(nil)
+		r.dropText(e) // it is of the turn before, whose result may overtake its receipt
 	}
 	e.task = t
 	close(e.changed)
