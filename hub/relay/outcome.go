@@ -92,7 +92,7 @@ func tidy(o *api.Outcome) error {
 	if len(paths) < len(o.Artifacts) {
 		flags = mergeFlags(flags, []api.Flag{api.FlagTruncated})
 	}
-	o.Artifacts, o.Flags = paths, flags
+	o.Artifacts, o.Files, o.Flags = paths, tidyFiles(paths, o.Files), flags
 	o.Session = shown.Line(o.Session, maxSessionID)
 	o.RanMS = claimed(o.RanMS).Milliseconds()
 	o.Tokens = tidyTokens(o.Tokens)

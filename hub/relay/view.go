@@ -66,7 +66,7 @@ func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 	}
 	v.Text, v.Reply = text, reply
 	if o := t.Outcome; o != nil {
-		v.Summary = o.Summary
+		v.Summary, v.Files = o.Summary, o.Files
 		if slices.Contains(t.Flags, api.FlagFreeReply) && reply != "" {
 			v.Summary = reply // the whole text is the summary (mesh-protocol.md §2)
 		}
