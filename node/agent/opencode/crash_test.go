@@ -249,9 +249,12 @@ func TestATurnThatTheServerDisposedIsResumed(t *testing.T) {
 		}
 		f.work(p)
 		f.step(p, "half", nil)
-		f.event(p.Session, "server.instance.disposed", nil)
 		f.failLast(f.find(p.Session), "MessageAbortedError", "Aborted")
 		f.idle(p.Session)
+		// The history tells of the abort before the stream tells why.
+		time.AfterFunc(30*time.Millisecond, func() {
+			f.locked(func() { f.event(p.Session, "server.instance.disposed", nil) })
+		})
 	}
 	turn := newTurn(t, "alpha-1-aaaa", "x")
 	out := run(t, start(t, forFake(f, turn.Workspace.Dir)), turn, newRecords())

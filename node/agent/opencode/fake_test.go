@@ -103,7 +103,10 @@ func (f *fakeServer) notFound(w http.ResponseWriter) {
 }
 
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f.intercept != nil && f.intercept(w, r) {
+	f.mu.Lock()
+	intercept := f.intercept
+	f.mu.Unlock()
+	if intercept != nil && intercept(w, r) {
 		return
 	}
 	if user, password, _ := r.BasicAuth(); f.password != "" && (user != "opencode" || password != f.password) {

@@ -212,12 +212,14 @@ func TestASessionIsDeleted(t *testing.T) {
 		turn := operation(t, api.TurnDelete, f.prompts[0].Session)
 		turn.Workspace, turn.Session.Key = working.Workspace, "another lane"
 		asked := make(chan struct{}, 100)
-		f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
-			if r.Method == http.MethodGet && r.URL.Path == "/session/"+turn.Session.ID {
-				asked <- struct{}{}
+		f.locked(func() {
+			f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodGet && r.URL.Path == "/session/"+turn.Session.ID {
+					asked <- struct{}{}
+				}
+				return false
 			}
-			return false
-		}
+		})
 		deleted, _ := begin(t, a, turn, newRecords())
 		<-asked
 		f.awaitPolls(5)

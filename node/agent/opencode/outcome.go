@@ -25,6 +25,9 @@ const (
 	// abortSettle is how long an aborted session must be idle if nothing of the turn
 	// shows: a prompt that was taken may be about to start.
 	abortSettle = time.Second
+	// abortReason is how long the event may take that says why a turn was aborted: the
+	// history shows the abort, and may be read sooner.
+	abortReason = time.Second
 	// overflowDir is where a reply that does not fit is kept, below the workspace.
 	overflowDir = ".opencode-mesh"
 )

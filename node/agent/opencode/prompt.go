@@ -35,7 +35,7 @@ func (r *run) send(ctx context.Context, c client) (*api.Outcome, error) {
 	}
 	r.signs.clear()
 	r.sent++
-	r.stalled = time.Time{}
+	r.stalled, r.aborted = time.Time{}, time.Time{}
 	if r.began.IsZero() {
 		r.began = time.Now()
 	}

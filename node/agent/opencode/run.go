@@ -72,6 +72,7 @@ type run struct {
 	began     time.Time       // when the agent began to run, for all that is known
 	stalled   time.Time       // since when the session is idle without an answer
 	ignore    string          // the newest answer when the turn was resumed
+	aborted   time.Time       // since when the newest answer is seen aborted
 	rejected  bool            // a permission was: opencode may have ended the turn for it
 	kin       map[string]bool // whether other sessions belong to this turn
 	flags     map[api.Flag]bool
@@ -365,6 +366,8 @@ func (r *run) judge(ctx context.Context, c client, turn answers) (*api.Outcome, 
 		return r.providerFailed(turn, *last.fault), nil
 	case last.finished():
 		return r.answered(turn), nil
+	case last.aborted() && !r.cutOff() && !r.unexplained():
+		return nil, nil
 	case last.aborted() && !r.cutOff():
 		return r.partly(turn, r.interrupted("the turn was aborted in opencode")), nil
 	}
@@ -407,6 +410,15 @@ func (r *run) learn(ctx context.Context, c client) {
 	}
 	r.models = all
 	r.progress.know(all)
+}
+
+// unexplained reports whether an abort has stood for so long that no event will say
+// that it was the server's end and not somebody's will.
+func (r *run) unexplained() bool {
+	if r.aborted.IsZero() {
+		r.aborted = time.Now()
+	}
+	return time.Since(r.aborted) >= abortReason
 }
 
 // cutOff says that the turn was ended by its server's end, not by anybody's will.
