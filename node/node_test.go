@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -458,4 +459,39 @@ func TestOperator(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 	})
+}
+
+// asker is a worker that asks before it works.
+type asker struct{ *worker }
+
+func (a asker) Run(ctx context.Context, turn agent.Turn, host agent.Host) (api.Outcome, error) {
+	text, err := host.Ask(ctx, "per_1", api.Asked{Kind: api.QuestionPermission, Text: "run make?"})
+	if err != nil {
+		return api.Outcome{}, err
+	}
+	return api.Outcome{State: api.StateDone, Summary: text}, nil
+}
+
+func TestAQuestionInATurnOutlivesItsTunnel(t *testing.T) {
+	hub := linktest.New(t, tunnel.Config{})
+	launch(t, hub, t.TempDir(), func(cfg *node.Config) { cfg.Agent = asker{cfg.Agent.(*worker)} })
+	c := linktest.Await(t, hub.Conns, "the connection")
+	hub.AnswerAsk(func(api.Ask) *api.Error { return api.Errorf(api.CodeUnavailable, "the disk is slow") })
+	c.Take("t1")
+	hub.Cut(tunnel.ReasonLost)
+	c = linktest.Await(t, hub.Conns, "the reconnect")
+	hub.AnswerAsk(nil)
+	a := linktest.Await(t, hub.Asks, "the question")
+	if a.Task != "t1" || a.Epoch != c.Hello.Epoch || a.Asked == nil {
+		t.Fatalf("question %+v", a)
+	}
+	if status, err := c.Reply(a, api.PermitOnce); err != nil {
+		t.Fatalf("answer: %d %v", status, err)
+	}
+	if res := linktest.Await(t, hub.Results, "the result"); res.Outcome.Summary != api.PermitOnce {
+		t.Fatalf("result %+v", res)
+	}
+	if _, err := c.Reply(a, api.PermitOnce); api.ErrorCode(err) != api.CodeQuestionGone {
+		t.Fatalf("answer after the end: %v", err)
+	}
 }

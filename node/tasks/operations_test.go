@@ -2,6 +2,7 @@ package tasks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -137,6 +138,40 @@ func TestOperations(t *testing.T) {
 		g.result()
 		if b := g.r.Bound(); len(b) != 0 {
 			t.Fatalf("told in a hello: %+v", b)
+		}
+	})
+
+	t.Run("a resume that fails after it made its session names it, so that it can be deleted", func(t *testing.T) {
+		ends := map[string]runFunc{
+			"a cancel": func(ctx context.Context, _ agent.Turn, _ agent.Host) (api.Outcome, error) {
+				<-ctx.Done()
+				return api.Outcome{}, ctx.Err()
+			},
+			"an error": func(context.Context, agent.Turn, agent.Host) (api.Outcome, error) {
+				return api.Outcome{}, errors.New("no such server")
+			},
+			"a crash": func(context.Context, agent.Turn, agent.Host) (api.Outcome, error) { panic("bug") },
+		}
+		for name, end := range ends {
+			made := make(chan struct{})
+			g := newRig(t, newAgent(true, func(ctx context.Context, turn agent.Turn, h agent.Host) (api.Outcome, error) {
+				if err := h.SessionMade(ctx, "ses_fresh"); err != nil {
+					return api.Outcome{}, err
+				}
+				close(made)
+				return end(ctx, turn, h)
+			}))
+			o := g.take("c1", step(api.TurnResume, 1, fresh))
+			<-made
+			g.withdraw(o.Triple, api.WithdrawCancel)
+			if out := g.result().Outcome; out.State == api.StateDone || out.Session != "ses_fresh" {
+				t.Errorf("after %s: %+v", name, out)
+			}
+		}
+		g := newRig(t, newAgent(true, ends["an error"]))
+		g.take("c1", step(api.TurnResume, 1, fresh))
+		if out := g.result().Outcome; out.Session != "" {
+			t.Errorf("it names a session that it did not make: %+v", out)
 		}
 	})
 

@@ -80,6 +80,10 @@ func (r *Runner) noteSession(rec *record, out *api.Outcome) {
 // delivered.
 func (r *Runner) settle(t *turn, out api.Outcome) {
 	out.RanMS = t.ran()
+	if out.Session == "" && t.rec.Kind == api.TurnResume {
+		// However the turn ended: the hub has the session that it made deleted.
+		out.Session = r.journal.sessionOf(&t.rec.spec)
+	}
 	if len(out.Reply) > api.MaxReply {
 		r.spill(t.rec, &out)
 	}
