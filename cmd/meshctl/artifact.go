@@ -102,14 +102,24 @@ func (g *getter) one(a api.Artifact, out string) error {
 	if out == "-" {
 		return g.stream(a)
 	}
+	at, err := os.Stat(out)
+	if err == nil && !at.IsDir() && !at.Mode().IsRegular() {
+		return g.into(out, a)
+	}
 	var dir, name string
-	if at, err := os.Stat(out); out == "" || err == nil && at.IsDir() {
+	if out == "" || err == nil && at.IsDir() {
 		local, err := localPath(a.Path)
 		if err != nil {
 			return err
 		}
 		dir, name = out, filepath.Base(local)
 	} else {
+		if os.IsPathSeparator(out[len(out)-1]) {
+			return fmt.Errorf("there is no directory %s", cli.Or(out))
+		}
+		if real, err := filepath.EvalSymlinks(out); err == nil {
+			out = real // the link stays one
+		}
 		dir, name = filepath.Split(filepath.Clean(out))
 		g.force = true // the person named this very file
 	}

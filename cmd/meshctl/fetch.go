@@ -66,6 +66,16 @@ func (g *getter) stream(a api.Artifact) error {
 	return err
 }
 
+// into writes one to what is no file, such as a device or a pipe, and leaves it that.
+func (g *getter) into(out string, a api.Artifact) error {
+	f, err := os.OpenFile(out, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = g.copy(f, a)
+	return errors.Join(err, f.Close())
+}
+
 // copy fetches a file and compares it with what the task left.
 func (g *getter) copy(w io.Writer, a api.Artifact) (int64, error) {
 	if a.Problem != "" && !g.changed {

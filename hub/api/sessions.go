@@ -71,6 +71,9 @@ func (s *Server) bindingKey(r *http.Request, controller, target string) (key sto
 		return key, err
 	}
 	key = store.BindingKey{Controller: id.ID, Workspace: r.URL.Query().Get("workspace")}
+	if !relay.ValidWorkspace(key.Workspace) {
+		return key, api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", quoted(key.Workspace), api.MaxName)
+	}
 	if key.Target, err = s.named(r.Context(), target); err != nil || key.Workspace != "" {
 		return key, err
 	}

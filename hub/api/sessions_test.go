@@ -114,11 +114,13 @@ func TestOneSessionIsTheCallersOwnInItsWorkspace(t *testing.T) {
 		{bob, "boss/beta", "", api.CodeNotFound},
 		{bob, "-/gamma", "", api.CodeNotFound},
 		{alice, "-/beta?workspace=attic", "", api.CodeNotFound},
+		{alice, "-/beta?workspace=%00", "", api.CodeBadRequest},
+		{alice, "-/beta?workspace=%ff", "", api.CodeBadRequest},
 		{alice, "-/nobody", "", api.CodeUnknownTarget},
 	} {
 		status, e, data := s.call(http.MethodGet, "/v1/bindings/"+c.path, c.who, nil)
 		if c.code != "" {
-			if status != http.StatusNotFound || e == nil || e.Code != c.code {
+			if status != c.code.Status() || e == nil || e.Code != c.code {
 				t.Errorf("%s: %d %s", c.path, status, data)
 			}
 			continue

@@ -79,7 +79,7 @@ func (r *Relay) recovered(ctx context.Context, from store.Identity, res api.Resu
 	switch {
 	case len(rec.Text) > mesh.MaxTextBytes:
 		return store.NewTask{}, api.Errorf(api.CodeTooLarge, "the text is larger than %d bytes", mesh.MaxTextBytes)
-	case !mesh.Mode(rec.Mode).Valid() || !validWorkspace(rec.Workspace) || !shown.IsLine(rec.Hash, maxWord):
+	case !mesh.Mode(rec.Mode).Valid() || !ValidWorkspace(rec.Workspace) || !shown.IsLine(rec.Hash, maxWord):
 		return store.NewTask{}, api.Errorf(api.CodeBadRequest, "mode, workspace or hash of task %s is none", res.Task)
 	}
 	controller, err := r.controllerOf(ctx, rec.Controller)

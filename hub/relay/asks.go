@@ -267,7 +267,10 @@ func lastQuestion(t store.Task) (asked, gone bool) {
 }
 
 // anotherAsked says what became of a question that is not the one that a task asks.
-func anotherAsked(t store.Task) error {
+func anotherAsked(t store.Task, question string) error {
+	if !strings.HasPrefix(question, t.ID+".") {
+		return api.Errorf(api.CodeQuestionGone, "task %s never asked %q; it asks %s now", t.ID, quoted(question), t.Question.ID)
+	}
 	if n := len(t.Life); n > 0 && t.Life[n-1].Note == noteReplaced {
 		return api.Errorf(api.CodeQuestionGone, "task %s asks something else now; look at it", t.ID)
 	}

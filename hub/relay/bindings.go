@@ -243,7 +243,7 @@ const maxGeneration = 1 << 32
 // was restored to a time before them. A higher generation wins (semantics 13).
 func (r *Relay) rebind(ctx context.Context, l Link) error {
 	_, err := each(l.Hello.Bound[:min(len(l.Hello.Bound), api.MaxSessionsInHello)], func(s api.BoundSession) error {
-		if s.Controller == "" || !validWorkspace(s.Workspace) || s.Generation == 0 || s.Generation > maxGeneration ||
+		if s.Controller == "" || !ValidWorkspace(s.Workspace) || s.Generation == 0 || s.Generation > maxGeneration ||
 			!shown.IsLine(s.Session, maxSessionID) {
 			return nil
 		}

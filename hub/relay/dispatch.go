@@ -26,7 +26,7 @@ type target struct {
 // workspace is the workspace that is meant: the target's default one if none is
 // named, as far as its hello is known.
 func (tg target) workspace(named string) string {
-	if ws := tg.rec.Hello.Workspaces; named == "" && len(ws) > 0 && validWorkspace(ws[0]) {
+	if ws := tg.rec.Hello.Workspaces; named == "" && len(ws) > 0 && ValidWorkspace(ws[0]) {
 		return ws[0]
 	}
 	return named
@@ -103,7 +103,7 @@ func checkDispatch(d *api.Dispatch) error {
 		return api.Errorf(api.CodeBadRequest, "mode is one-shot or session, not %q", quoted(d.Mode))
 	case d.AutoCompact < 0 || d.AutoCompact > 100:
 		return api.Errorf(api.CodeBadRequest, "auto-compact is a percentage from 0 to 100; 0 never compacts")
-	case !validWorkspace(d.Workspace):
+	case !ValidWorkspace(d.Workspace):
 		return api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", quoted(d.Workspace), api.MaxName)
 	}
 	for _, b := range []struct {
@@ -133,8 +133,8 @@ func checkDispatch(d *api.Dispatch) error {
 	return nil
 }
 
-// validWorkspace reports whether w may name a workspace; "" is the default one.
-func validWorkspace(w string) bool { return len(w) <= api.MaxName && mesh.CleanLine(w) == w }
+// ValidWorkspace reports whether w may name a workspace; "" is the default one.
+func ValidWorkspace(w string) bool { return len(w) <= api.MaxName && mesh.CleanLine(w) == w }
 
 // quoted is what an error repeats of what it refuses.
 func quoted(s string) string { return shown.Line(s, 2*api.MaxName) }

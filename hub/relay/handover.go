@@ -131,6 +131,9 @@ func (r *Relay) handedOver(ctx context.Context, t store.Task) (stage, error) {
 	if o.Session == h.Session { // not a new one: there is nothing to take back
 		o.Session = ""
 	}
+	if e := o.Error; e != nil && e.Code == api.TaskInterrupted { // of the new session, which nobody knows yet
+		o.Error = &api.TaskError{Code: api.TaskNotAcknowledged, Message: "the new session did not acknowledge: " + e.Message}
+	}
 	if o.State != api.StateDone || o.Session == "" {
 		return takeBack(h, o.Session, unlike(o, api.TaskNotAcknowledged, "the new session did not acknowledge")), nil
 	}

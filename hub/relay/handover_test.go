@@ -123,6 +123,11 @@ func TestACompactionThatFailsLeavesTheBindingAsItWas(t *testing.T) {
 				s, _, _ := n.enter(o)
 				return n.in(s, fails(api.TaskDeadline, api.Outcome{}))
 			}},
+		{name: "the new session goes at once", kind: api.TurnResume, code: api.TaskNotAcknowledged, says: "because", digests: 2,
+			out: func(n *living, o api.Offer) api.Outcome {
+				s, _, _ := n.enter(o)
+				return n.in(s, fails(api.TaskInterrupted, api.Outcome{}))
+			}},
 		{name: "no new session is made", kind: api.TurnResume, code: api.TaskAgentUnavailable, says: "because", digests: 2,
 			out: func(*living, api.Offer) api.Outcome { return fails(api.TaskAgentUnavailable, api.Outcome{}) }},
 		{name: "the node names no new session", kind: api.TurnResume, code: api.TaskNotAcknowledged, says: "did not acknowledge", digests: 2,

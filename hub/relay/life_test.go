@@ -328,10 +328,12 @@ func TestAQuestionWaitsAndTheFirstAnswerWins(t *testing.T) {
 	if q.Text != "which database?" || q.ExpiresAt.Sub(q.AskedAt) != api.DefaultQuestionTimeout {
 		t.Errorf("question %+v", q)
 	}
+	_, err := h.relay.Answer(context.Background(), id(1), "another", "2")
+	wantCode(t, err, api.CodeQuestionGone)
 	if _, err := h.relay.Answer(context.Background(), id(1), q.ID, "2"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := h.relay.Answer(context.Background(), id(1), q.ID, "1")
+	_, err = h.relay.Answer(context.Background(), id(1), q.ID, "1")
 	wantCode(t, err, api.CodeAlreadyAnswered)
 	o = beta.next()
 	if o.Turn != 2 || o.Attempt != 1 || o.Kind != api.TurnAnswer || !strings.Contains(o.Text, "production") || o.Binding.Session != "ses_1" {

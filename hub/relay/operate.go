@@ -27,7 +27,7 @@ func (r *Relay) Operate(ctx context.Context, by, controller store.Identity, targ
 		return store.Task{}, api.Errorf(api.CodeBadRequest, "the operations are %s, %s and %s, not %q", api.OpCompact, api.OpReset, api.OpClear, quoted(op))
 	case !mesh.ValidTaskID(o.ID):
 		return store.Task{}, api.Errorf(api.CodeBadRequest, "%q is not a task id; use letters, digits, '.', '_' and '-', at most 64", quoted(o.ID))
-	case !validWorkspace(o.Workspace):
+	case !ValidWorkspace(o.Workspace):
 		return store.Task{}, api.Errorf(api.CodeBadRequest, "%q cannot name a workspace: visible characters, at most %d bytes", quoted(o.Workspace), api.MaxName)
 	}
 	targets, err := r.targets(ctx, api.Dispatch{Targets: []api.DispatchTarget{{Name: target}}, Workspace: o.Workspace})
@@ -103,12 +103,10 @@ var firstKind = map[string]string{api.OpCompact: api.TurnDigest, api.OpClear: ap
 
 // applicable refuses at once what cannot come to anything.
 func (r *Relay) applicable(t store.Task, b store.Binding) error {
-	if t.Op == api.OpReset {
-		return nil
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b.Session == "" && !r.anyOpen(t, func(store.Task) bool { return true }) {
+	bound := b.Session != "" || t.Op == api.OpReset && b.Rev != 0 // what was bound once may be reset again
+	if !bound && !r.anyOpen(t, func(store.Task) bool { return true }) {
 		return api.Errorf(api.CodeConflict, "%s has no session at %s; the next dispatch makes one", t.Controller.Name, t.Target.Name)
 	}
 	if t.Op == api.OpClear {

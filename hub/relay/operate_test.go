@@ -129,6 +129,10 @@ func TestAResetDropsTheBindingAndWhatComesBehindItHasAnotherSession(t *testing.T
 
 func TestAResetNeedsNoNode(t *testing.T) {
 	h := newHarness(t)
+	key := store.BindingKey{Controller: h.ids["alice"].ID, Target: h.ids["beta"].ID}
+	if _, err := h.store.PutBinding(context.Background(), store.Binding{BindingKey: key, Generation: 1, Session: "ses_1"}); err != nil {
+		t.Fatal(err)
+	}
 	h.operate("alice", "beta", api.OpReset, "r1")
 	h.await("r1", api.StateDone)
 	if b := h.bindingOf("alice", "beta"); b.Generation != 2 || b.Session != "" {
@@ -320,6 +324,7 @@ func TestOperationsAreCheckedAtOnce(t *testing.T) {
 	wantCode(t, try("alice", "gamma", api.OpReset, api.Operate{ID: "a"}), api.CodeUnknownTarget)
 	wantCode(t, try("bob", "beta", api.OpCompact, api.Operate{ID: "a"}), api.CodeConflict)
 	wantCode(t, try("bob", "beta", api.OpClear, api.Operate{ID: "a"}), api.CodeConflict)
+	wantCode(t, try("bob", "beta", api.OpReset, api.Operate{ID: "a"}), api.CodeConflict) // it would leave a binding of nothing
 	wantCode(t, try("alice", "beta", api.OpReset, api.Operate{ID: id(0)}), api.CodeTaskConflict)
 
 	h.operate("alice", "beta", api.OpCompact, "c1")

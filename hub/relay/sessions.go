@@ -10,9 +10,6 @@ import (
 	"opencode-mesh/store"
 )
 
-// maxFact bounds a line of a digest on display, in bytes; the record has the whole.
-const maxFact = 4 << 10
-
 // Sessions lists the bound sessions of a controller and a target, by identity; ""
 // stands for any.
 func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.Session, error) {
@@ -136,7 +133,7 @@ func (r *Relay) Digests(ctx context.Context, key store.BindingKey) ([]api.Digest
 		v := d.Digest
 		v.Facts = make([]string, 0, len(d.Facts))
 		for _, fact := range d.Facts {
-			v.Facts = append(v.Facts, shown.Line(fact, maxFact))
+			v.Facts = append(v.Facts, shown.Line(fact, api.MaxDigest))
 		}
 		v.Pending, v.Refs = shown.Text(v.Pending, api.MaxDigest), shown.Text(v.Refs, api.MaxDigest)
 		out = append(out, v)

@@ -65,7 +65,7 @@ func (r *Relay) Answer(ctx context.Context, id, question, text string) (store.Ta
 		case t.State != api.StateQuestion && t.Asking == "":
 			return t, nil, nothingAsked(t)
 		case question != "" && question != q.ID:
-			return t, nil, anotherAsked(t)
+			return t, nil, anotherAsked(t, question)
 		case !t.CancelAt.IsZero():
 			return t, nil, api.Errorf(api.CodeQuestionGone, "task %s is being canceled", t.ID)
 		case t.Asking != "":

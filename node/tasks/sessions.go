@@ -194,9 +194,13 @@ func (j *journal) bound(limit int) []api.BoundSession {
 func (j *journal) needed() ([]string, error) {
 	var specs []spec
 	var onDisk []uint64
+	asked := map[api.Triple]bool{}
 	j.mu.Lock()
-	for _, hist := range j.index {
+	for task, hist := range j.index {
 		for i, kn := range hist {
+			if kn.state == api.StateQuestion {
+				asked[api.Triple{Task: task, Attempt: kn.attempt, Turn: kn.turn}] = true
+			}
 			switch last := i == len(hist)-1; {
 			case ended(kn.state) && !(last && kn.state == api.StateQuestion):
 			case kn.rec != nil:
@@ -222,6 +226,9 @@ func (j *journal) needed() ([]string, error) {
 	}
 	var sessions []string
 	for i := range specs {
+		if asked[specs[i].Triple] && operation(specs[i].Kind) {
+			continue // the hub answers nothing that an operation asks: it is over
+		}
 		// The hub's may be one that was replaced here; it is kept then, too.
 		for _, id := range []string{j.sessionOf(&specs[i]), specs[i].Binding.Session} {
 			if id != "" {
