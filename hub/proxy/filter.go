@@ -33,6 +33,7 @@ var hygiene = []rule{
 	{"GET HEAD", "/config/providers", true, ""},
 	{"GET HEAD", "/provider", true, ""},
 	{"GET", "/api/provider*/**", true, ""},
+	{"GET", "/api/model*/**", true, ""},
 	{"", "/auth/**", false, credentials},
 	{"", "/provider/*/oauth/**", false, credentials},
 	{"", "/mcp/*/auth/**", false, credentials},
@@ -59,7 +60,7 @@ var consent = []rule{
 	{"!GET", "/pty/**", false, "open a terminal"},
 	{"", "/pty/*/connect/**", false, "open a terminal"},
 	{"", "/api/pty/*/connect/**", false, "open a terminal"},
-	{"!GET", "/api/**", false, "change anything below /api"},
+	{"!GET", "/**", false, "change anything"}, // of the many ways to have a command run, say /mcp
 }
 
 // filter finds the rule for a request to opencode, and refuses what the tables
@@ -69,16 +70,16 @@ func (c *call) filter() (rule, error) {
 	if !opencode {
 		return rule{}, nil
 	}
-	path := segments(c.target.Path)
+	path, method := segments(c.target.Path), strings.ToUpper(c.in.Method)
 	if c.node.policy == api.PolicyHold || c.node.policy == api.PolicyRefuse {
-		if r, ok := find(consent, c.in.Method, path); ok {
+		if r, ok := find(consent, method, path); ok {
 			return r, api.Errorf(api.CodeRefused, "node %s has the policy %s: its services may not be used to %s; dispatch a task instead", c.node.name, c.node.policy, r.refuse)
 		}
 	}
 	if !c.service.Filter {
 		return rule{}, nil
 	}
-	r, _ := find(hygiene, c.in.Method, path)
+	r, _ := find(hygiene, method, path)
 	if r.refuse != "" {
 		return r, api.Errorf(api.CodeRefused, "the hub does not pass this on to %s of node %s: %s", c.service.Name, c.node.name, r.refuse)
 	}
@@ -134,9 +135,12 @@ func like(segment, want string) bool {
 
 // segments reads a path as opencode's server does, which parses it like a browser:
 // a backslash is a slash, dots may be encoded, and each segment is decoded at the
-// end. Empty segments are left out, which only refuses more.
+// end; and whose router takes a semicolon for the end of the path and does not tell
+// upper from lower case. Empty segments are left out, which only refuses more.
 func segments(path string) []string {
-	path, _, _ = strings.Cut(path, "#")
+	if end := strings.IndexAny(path, "#;"); end >= 0 {
+		path = path[:end]
+	}
 	var out []string
 	for s := range strings.SplitSeq(strings.ReplaceAll(path, `\`, "/"), "/") {
 		switch strings.ReplaceAll(strings.ToLower(s), "%2e", ".") {
@@ -149,7 +153,7 @@ func segments(path string) []string {
 		if plain, err := url.PathUnescape(s); err == nil {
 			s = plain
 		}
-		out = append(out, s)
+		out = append(out, strings.ToLower(s))
 	}
 	return out
 }

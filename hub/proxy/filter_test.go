@@ -49,7 +49,8 @@ var refusals = []struct {
 	{"PUT", "/%61uth/anthropic", true}, {"PUT", "/x/../auth/anthropic", true}, {"PUT", "/x/%2e%2E/auth/anthropic", true}, {"PUT", "/./auth/anthropic", true},
 	{"PUT", "//auth/anthropic", true}, {"PUT", `/x\..\auth\anthropic`, true}, {"PATCH", "/config/", true}, {"PATCH", "/config#x", true},
 	{"PUT", "/auth/x%2F..%2F..%2Fsession", true}, {"POST", "/global/%75pgrade", true}, {"POST", "/../../api/session", true},
-	{"POST", "/session/..%2Fauth", false}, {"GET", "/AUTH/x", false},
+	{"POST", "/session/..%2Fauth", false}, {"GET", "/AUTH/x", true}, {"PATCH", "/Config", true}, {"POST", "/INSTANCE/dispose", true}, {"POST", "/API/session", true},
+	{"PATCH", "/config;x", true}, {"PATCH", "/config;/x", true}, {"POST", "/instance/dispose;x", true},
 }
 
 func TestTheTableRefusesWhatIsTheOwnersBusiness(t *testing.T) {
@@ -85,7 +86,8 @@ func TestAPolicyThatHoldsTasksHoldsForServices(t *testing.T) {
 		{"POST", "/pty", "open a terminal"}, {"GET", "/pty/pty_1/connect", "open a terminal"}, {"POST", "/pty/pty_1/connect-token", "open a terminal"},
 		{"DELETE", "/session/ses_1", "delete sessions"}, {"DELETE", "/session/ses_1/message/m", "delete sessions"}, {"POST", "/api/session/ses_1/prompt", "change"},
 		{"POST", "/%73ession/ses_1/./message", "prompt"},
-		{"GET", "/session", ""}, {"GET", "/session/ses_1/message", ""}, {"POST", "/session", ""}, {"GET", "/event", ""}, {"GET", "/pty", ""},
+		{"GET", "/session", ""}, {"GET", "/session/ses_1/message", ""}, {"POST", "/session", "change"}, {"POST", "/mcp", "change"}, {"POST", "/permission/per_1/reply", "change"},
+		{"POST", "/SESSION/ses_1/prompt_async", "prompt"}, {"POST", "/PTY", "open a terminal"}, {"POST", "/pty;x", "open a terminal"}, {"GET", "/event", ""}, {"GET", "/pty", ""},
 	} {
 		for _, policy := range []string{api.PolicyAccept, api.PolicyHold, api.PolicyRefuse} {
 			for _, filter := range []bool{true, false} {
@@ -135,7 +137,7 @@ func TestKeysAreTakenOutOfAnswersAndNothingElse(t *testing.T) {
 		w.Header().Set("Etag", `"1"`)
 		fmt.Fprint(w, settings)
 	})
-	for _, path := range []string{"/config", "/global/config", "/config/providers", "/provider", "/provider?directory=/x", "/api/provider", "/api/provider/x", "/api/providers", "/%63onfig", "//config"} {
+	for _, path := range []string{"/config", "/global/config", "/config/providers", "/provider", "/provider?directory=/x", "/api/provider", "/api/provider/x", "/api/providers", "/api/model", "/%63onfig", "//config", "/CONFIG", "/config;x"} {
 		resp := b.do(b.request(http.MethodGet, path, nil, "Accept-Encoding", "gzip, br", "Range", "bytes=0-10", "If-Range", `"1"`))
 		body := text(t, resp)
 		if strings.Contains(body, "SECRET") {
