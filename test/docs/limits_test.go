@@ -15,7 +15,7 @@ import (
 var limitPackages = []string{
 	"protocol/api", "protocol/mesh", "auth", "tunnel", "store", "store/boltdb",
 	"hub", "hub/access", "hub/clock", "hub/events", "hub/relay",
-	"node", "node/link", "node/tasks", "node/agent/command",
+	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
 }
 
 // noLimits are exported numbers that bound nothing.
