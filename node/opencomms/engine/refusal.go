@@ -39,7 +39,6 @@ const (
 	NamesExhausted     Code = "names_exhausted"
 	InvalidTimerLimit  Code = "invalid_timer_limit"
 	UnknownTimerAction Code = "unknown_timer_action"
-	UnknownArchiveMode Code = "unknown_archive_mode"
 )
 
 // Codes of what concerns a message.
