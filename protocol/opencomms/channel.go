@@ -38,6 +38,8 @@ type Channel struct {
 	ParentID              string // parent_channel_id
 
 	kept kept
+	// timerRole is whose clock ran in a timer that knows roles only.
+	timerRole string
 }
 
 // Rate counts the sends of a window of one minute.

@@ -11,10 +11,15 @@ type State struct {
 	Messages    Ordered[*Envelope] // by message id
 	Queues      Ordered[[]string]  // message ids by recipient, first in first out
 	DeliveredTo Ordered[[]string]  // who drained a message, by its id
-	Errors      []ErrorEntry       // oldest first, at most MaxErrors are written
+	Errors      []ErrorEntry       // oldest first, the newest MaxErrors are written
 
-	kept kept
+	// members of the file in their order; the text is "" of those that are above.
+	members Ordered[string]
+	size    int // of the file
 }
+
+// New returns an empty state.
+func New() *State { return &State{} }
 
 // ErrorEntry is a line of the file's own trouble list.
 type ErrorEntry struct {
@@ -22,10 +27,4 @@ type ErrorEntry struct {
 	Message string
 
 	kept kept
-}
-
-// kept is what a record had in the file: its text, its members in their order
-// and its values then.
-type kept struct {
-	raw []byte
 }
