@@ -29,6 +29,12 @@ func member(ch *opencomms.Channel, session string) *opencomms.Member {
 	return nil
 }
 
+// Find returns the channel that is meant by name, or nil.
+func Find(s *opencomms.State, name string) *opencomms.Channel {
+	ch, _ := find(s, name)
+	return ch
+}
+
 // Member returns the member of a channel with that session id, or nil.
 func Member(ch *opencomms.Channel, session string) *opencomms.Member { return member(ch, session) }
 
@@ -126,8 +132,8 @@ func IsMember(s *opencomms.State, session string) bool {
 	return false
 }
 
-// anywhere refuses callers that are members of no channel.
-func anywhere(s *opencomms.State, c Caller) error {
+// MemberSomewhere refuses callers that are members of no channel.
+func MemberSomewhere(s *opencomms.State, c Caller) error {
 	if c.Operator || IsMember(s, c.Session) {
 		return nil
 	}

@@ -30,7 +30,7 @@ func (e Engine) Inbox(s *opencomms.State, c Caller, channel string, limit int) (
 	}
 	queue, _ := s.Queues.Get(c.Session)
 	in := Inbox{Pending: len(queue), Messages: []Message{}}
-	names := channelNames(s)
+	names := ChannelNames(s)
 	for _, id := range queue[:min(len(queue), readLimit(limit))] {
 		if row, ok := s.Messages.Get(id); ok && row.Recipient == c.Session {
 			m := view(row)
@@ -65,7 +65,7 @@ func (e Engine) History(s *opencomms.State, c Caller, channel string, limit int)
 // Status is an overview of the caller's channels, of all for an operator, or of
 // the named one. A channel of which the caller is no member is not shown.
 func (e Engine) Status(s *opencomms.State, c Caller, channel string) (Status, error) {
-	if err := anywhere(s, c); err != nil {
+	if err := MemberSomewhere(s, c); err != nil {
 		return Status{}, err
 	}
 	var named *opencomms.Channel
@@ -165,8 +165,8 @@ func newestFirst(rows []*opencomms.Envelope) {
 	slices.SortStableFunc(rows, func(a, b *opencomms.Envelope) int { return cmp.Compare(b.Timestamp, a.Timestamp) })
 }
 
-// channelNames are the names of channels by their ids.
-func channelNames(s *opencomms.State) map[string]string {
+// ChannelNames are the names of channels by their ids.
+func ChannelNames(s *opencomms.State) map[string]string {
 	names := make(map[string]string, s.Channels.Len())
 	for _, ch := range s.Channels.All() {
 		names[ch.ID] = ch.Name

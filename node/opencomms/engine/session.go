@@ -64,6 +64,10 @@ func (e Engine) ResumeSession(s *opencomms.State, c Caller, a *opencomms.Archive
 	if r.Worktree == "" {
 		return Resumed{}, refuse(WorktreeRequired, "a channel needs a worktree")
 	}
+	if ch := channelByID(s, a.ChannelID); ch != nil {
+		// Its saving was cut off, or somebody put the channel back.
+		return Resumed{}, refuse(ChannelExists, "channel %q is not only archived but also there: use it", ch.Name)
+	}
 	base, err := channelName(orElse(opencomms.Trim(r.NewName), a.Name))
 	if err != nil {
 		return Resumed{}, err
