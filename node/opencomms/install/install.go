@@ -9,6 +9,7 @@
 package install
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,8 @@ import (
 	"strings"
 	"time"
 
+	"opencode-mesh/node/opencomms/pins"
+	"opencode-mesh/node/opencomms/statefile"
 	"opencode-mesh/protocol/opencomms"
 )
 
@@ -81,55 +84,86 @@ func Install(r Request) (Result, error) {
 	if !opencomms.ValidMember(r.Host) {
 		return Result{}, fmt.Errorf("%q is no name of a host: letters, digits, - and _ are allowed, at most %d", r.Host, opencomms.MaxMemberID)
 	}
-	if _, err := os.Stat(filepath.Join(r.Project, stateDir, "state.json")); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(r.Project, statefile.Dir, "state.json")); errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("%s: %w", r.Project, ErrNoState)
 	} else if err != nil {
 		return Result{}, err
 	}
-	pins, err := Pins(r.Project)
+	list, err := pins.List(r.Project)
 	if err != nil {
 		return Result{}, err
 	}
-	pin, err := choose(r, pins)
+	pin, err := choose(r, list)
 	if err != nil {
 		return Result{}, err
 	}
 	h := hostNamed(r.Host)
 	s := server{command: r.Command, args: []string{"mcp", "--project", r.Project, "--host", r.Host}, member: pin.MemberID}
-	res := Result{MemberID: pin.MemberID, Host: r.Host, PinFile: PinFile(r.Project, pin.MemberID), Entry: h.snippet(s), Hint: h.hint}
+	res := Result{MemberID: pin.MemberID, Host: r.Host, PinFile: pins.Path(r.Project, pin.MemberID), Entry: h.snippet(s), Hint: h.hint}
 	if h.start != nil {
 		res.Start = h.start(s)
 	}
-	if err := h.configure(r, pins, s, &res); err != nil {
+	if err := h.configure(r, list, s, &res); err != nil {
 		return Result{}, err
 	}
-	if _, there := pinOf(pins, pin.MemberID); there || r.DryRun {
+	if _, there := pinOf(list, pin.MemberID); there || r.DryRun {
 		return res, nil
 	}
 	return res, savePin(r.Project, pin)
 }
 
 // choose is the pin that is asked for: the one that is there, or a new one.
-func choose(r Request, pins []Pin) (Pin, error) {
+func choose(r Request, list []pins.Pin) (pins.Pin, error) {
 	if r.ID == "" {
-		if ids := ofHost(pins, r.Host); len(ids) > 0 {
-			return Pin{}, fmt.Errorf("%w: %s is %s", ErrPinned, r.Host, strings.Join(ids, ", "))
+		if ids := ofHost(list, r.Host); len(ids) > 0 {
+			return pins.Pin{}, fmt.Errorf("%w: %s is %s", ErrPinned, r.Host, strings.Join(ids, ", "))
 		}
 		r.ID = opencomms.NewID(opencomms.PrefixMember)
 	}
 	if !opencomms.ValidMember(r.ID) || r.ID == opencomms.OperatorSession {
-		return Pin{}, fmt.Errorf("%q is no id of a member: letters, digits, - and _ are allowed, at most %d, and not the word %s", r.ID, opencomms.MaxMemberID, opencomms.OperatorSession)
+		return pins.Pin{}, fmt.Errorf("%q is no id of a member: letters, digits, - and _ are allowed, at most %d, and not the word %s", r.ID, opencomms.MaxMemberID, opencomms.OperatorSession)
 	}
-	if p, ok := pinOf(pins, r.ID); ok {
+	if p, ok := pinOf(list, r.ID); ok {
 		if p.Host != r.Host {
-			return Pin{}, fmt.Errorf("%s is a member of the host %s already", r.ID, p.Host)
+			return pins.Pin{}, fmt.Errorf("%s is a member of the host %s already", r.ID, p.Host)
 		}
 		return p, nil
 	}
-	if len(pins) >= MaxPins {
-		return Pin{}, fmt.Errorf("this project has %d pins, which is the most there may be", len(pins))
+	if len(list) >= pins.MaxListed {
+		return pins.Pin{}, fmt.Errorf("this project has %d pins, which is the most there may be", len(list))
 	}
-	return Pin{MemberID: r.ID, Host: r.Host, SavedAt: r.now().UnixMilli()}, nil
+	return pins.Pin{MemberID: r.ID, Host: r.Host, SavedAt: r.now().UnixMilli()}, nil
+}
+
+// pinOf is the pin of a member.
+func pinOf(list []pins.Pin, id string) (pins.Pin, bool) {
+	i := slices.IndexFunc(list, func(p pins.Pin) bool { return p.MemberID == id })
+	if i < 0 {
+		return pins.Pin{}, false
+	}
+	return list[i], true
+}
+
+// ofHost are the ids of the members that are pinned for a host.
+func ofHost(list []pins.Pin, host string) (ids []string) {
+	for _, p := range list {
+		if p.Host == host {
+			ids = append(ids, p.MemberID)
+		}
+	}
+	return ids
+}
+
+// savePin writes a pin, which nobody else with an account on the machine can read.
+func savePin(project string, p pins.Pin) error {
+	data, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		return fmt.Errorf("save pin: %w", err)
+	}
+	if err := os.MkdirAll(pins.Dir(project), 0o700); err != nil {
+		return fmt.Errorf("save pin: %w", err)
+	}
+	return replaceFile(pins.Path(project, p.MemberID), data, 0o600)
 }
 
 func (r Request) now() time.Time {
@@ -141,7 +175,7 @@ func (r Request) now() time.Time {
 
 // configure writes the host's configuration and says in res how it went. Its error
 // is one of the disk.
-func (h host) configure(r Request, pins []Pin, s server, res *Result) error {
+func (h host) configure(r Request, list []pins.Pin, s server, res *Result) error {
 	byHand := func(format string, args ...any) error {
 		res.Config, res.Reason = ByHand, fmt.Sprintf(format, args...)
 		return nil
@@ -165,7 +199,7 @@ func (h host) configure(r Request, pins []Pin, s server, res *Result) error {
 	var changed []byte
 	entry, there := lookup(tree, h.at())
 	words, member := h.words(entry)
-	_, known := pinOf(pins, member)
+	_, known := pinOf(list, member)
 	switch {
 	case !there:
 		changed, err = doc.set(h.at(), h.entry(s))
@@ -328,11 +362,11 @@ var ErrNotPinned = errors.New("no member of this id is installed")
 // Remove takes back what Install wrote for a member: the entry, if it serves this
 // member, and the pin. The member stays in its channels.
 func Remove(project, id string, now time.Time) (Removed, error) {
-	pins, err := Pins(project)
+	list, err := pins.List(project)
 	if err != nil {
 		return Removed{}, err
 	}
-	pin, ok := pinOf(pins, id)
+	pin, ok := pinOf(list, id)
 	if !ok {
 		return Removed{}, fmt.Errorf("%s: %w", project, ErrNotPinned)
 	}
@@ -342,7 +376,7 @@ func Remove(project, id string, now time.Time) (Removed, error) {
 			return Removed{}, err
 		}
 	}
-	if err := os.Remove(PinFile(project, id)); err != nil {
+	if err := os.Remove(pins.Path(project, id)); err != nil {
 		return Removed{}, fmt.Errorf("remove pin: %w", err)
 	}
 	return res, nil

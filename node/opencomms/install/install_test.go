@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"opencode-mesh/node/opencomms/pins"
 )
 
 // at is the clock of the tests.
@@ -292,8 +294,8 @@ func TestAnotherMembersEntryIsLeftAndTheCommandToStartThisOneGiven(t *testing.T)
 		if res.Config != OtherMember || !strings.Contains(res.Start, "second") || read(t, dir, goldens[name].file) != before {
 			t.Errorf("%s: got %+v", name, res)
 		}
-		if pins, err := Pins(dir); err != nil || len(pins) != 2 {
-			t.Errorf("%s: got %v, %v", name, pins, err)
+		if list, err := pins.List(dir); err != nil || len(list) != 2 {
+			t.Errorf("%s: got %v, %v", name, list, err)
 		}
 		r := request(dir, name, "second")
 		r.Replace = true
@@ -369,8 +371,8 @@ func TestAnUnknownHostIsPinnedAndToldWhatToAdd(t *testing.T) {
 		t.Errorf("got %+v", res)
 	}
 	wantIn(t, res.Entry, `"mcpServers"`, `"--host"`, "gemini-cli", res.MemberID)
-	if pins, err := Pins(dir); err != nil || len(pins) != 1 || pins[0].Host != "gemini-cli" {
-		t.Errorf("got %v, %v", pins, err)
+	if list, err := pins.List(dir); err != nil || len(list) != 1 || list[0].Host != "gemini-cli" {
+		t.Errorf("got %v, %v", list, err)
 	}
 }
 
@@ -386,24 +388,5 @@ func TestADryRunWritesNothing(t *testing.T) {
 		if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-	}
-}
-
-func TestFilesThatAreNoPinsAreLeftOut(t *testing.T) {
-	dir := project(t, map[string]string{
-		".opencomms/pins/a.json":     `{"member_id":"a","host":"codex","saved_at":1,"principal":"operator"}`,
-		".opencomms/pins/b.json":     `{"member_id":"a","host":"codex","saved_at":1}`,
-		".opencomms/pins/c.json":     `{`,
-		".opencomms/pins/d.txt":      `{"member_id":"d","host":"codex"}`,
-		".opencomms/pins/_e.json":    `{"member_id":"_e","host":"codex"}`,
-		".opencomms/pins/f.json/x":   "",
-		".opencomms/pins/large.json": `{"member_id":"large","host":"codex"}` + strings.Repeat(" ", maxPin),
-	})
-	pins, err := Pins(dir)
-	if diff := cmp.Diff([]Pin{{MemberID: "a", Host: "codex", SavedAt: 1, Principal: "operator"}}, pins); err != nil || diff != "" {
-		t.Errorf("%v; -want +got:\n%s", err, diff)
-	}
-	if pins, err := Pins(t.TempDir()); err != nil || pins != nil {
-		t.Errorf("got %v, %v", pins, err)
 	}
 }
