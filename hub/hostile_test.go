@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -303,5 +305,33 @@ func TestHeadersAreBounded(t *testing.T) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+// TestWhatIsNoRequestIsRefusedByTheServerBelow holds what docs/errors.md says of it.
+func TestWhatIsNoRequestIsRefusedByTheServerBelow(t *testing.T) {
+	b := start(t, config(t.TempDir()))
+	for text, status := range map[string]string{
+		"GET /healthz\r\n\r\n": "400", "G{T /healthz HTTP/1.1\r\nHost: x\r\n\r\n": "400", "GET /healthz HTTP/1.1\r\n\r\n": "400",
+		"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n": "400", "GET /healthz HTTP/1.1\r\nHost: x\r\nA B: c\r\n\r\n": "400",
+		"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n":       "431",
+		"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n":                     "501",
+		"GET /healthz HTTP/3.0\r\nHost: x\r\n\r\n":                                                 "505",
+		"POST /healthz HTTP/1.1\r\nHost: x\r\nExpect: 200-maybe\r\nConnection: close\r\n\r\n":      "417",
+		"Odd /v1/nodes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":                           "405",
+		"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\nConnection: close\r\n\r\n":   "404",
+		"TRACE /v1/nodes/x/services/y/ HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n": "401",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.hub.URL(), "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, text)
+		got, _ := io.ReadAll(c)
+		_ = c.Close()
+		ours := strings.Contains(string(got), `{"error":{"code":`)
+		if _, rest, _ := strings.Cut(string(got), " "); !strings.HasPrefix(rest, status) || ours != strings.Contains("401 404 405", status) {
+			t.Errorf("%.60q: got %.300q", text, got)
+		}
 	}
 }

@@ -72,7 +72,7 @@ func TestWhoMayCallAService(t *testing.T) {
 	b.offering("beta", srv.Listener.Addr().String(), webService)
 	desk, gone, op := b.enroll("login", "desk"), b.enroll("login", "gone"), b.enroll("login", "boss", operator)
 	b.revoke(op, "gone")
-	for name, c := range map[string]struct {
+	waysIn := map[string]struct {
 		header []string
 		status int
 		body   string // of 200
@@ -88,7 +88,11 @@ func TestWhoMayCallAService(t *testing.T) {
 		"the mesh's password":                {[]string{"Authorization", basic("opencode", password)}, 401, ""},
 		"a cookie":                           {[]string{"Cookie", "mesh_session=" + desk + "; session=" + desk}, 401, ""},
 		"a revoked credential":               {[]string{"Authorization", "Bearer " + gone}, 401, ""},
-	} {
+		"apart and twice, the first counts":  {[]string{"Mesh-Authorization", "Bearer wrong", "Mesh-Authorization", "Bearer " + desk}, 401, ""},
+		"apart and empty":                    {[]string{"Mesh-Authorization", "", "Authorization", "Bearer " + desk}, 401, ""},
+		"under a name that looks like it":    {[]string{"Mesh_Authorization", "Bearer " + desk}, 401, ""},
+	}
+	for name, c := range waysIn {
 		t.Run(name, func(t *testing.T) {
 			resp := b.ask(t.Context(), webPath, c.header...)
 			body, _ := io.ReadAll(resp.Body)
@@ -100,9 +104,33 @@ func TestWhoMayCallAService(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the same ways at every route of services", func(t *testing.T) {
+		for name, c := range waysIn {
+			for _, route := range [][2]string{
+				{"GET", "/v1/nodes/beta/services"}, {"GET", "/v1/nodes/beta/services/web"}, {"HEAD", webPath}, {"POST", webPath + "a/b"}, {"Odd", webPath},
+				{"POST", webPath + "handover"},
+			} {
+				req, err := http.NewRequest(route[0], b.hub.URL()+route[1], nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := 0; i+1 < len(c.header); i += 2 {
+					req.Header.Add(c.header[i], c.header[i+1])
+				}
+				resp, err := b.hc.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = resp.Body.Close()
+				if resp.StatusCode != c.status {
+					t.Errorf("%s at %s %s: %d, want %d", name, route[0], route[1], resp.StatusCode, c.status)
+				}
+			}
+		}
+	})
 	t.Run("Basic is taken nowhere else, and neither is the header of services", func(t *testing.T) {
 		for _, h := range [][]string{{"Authorization", basic("x", desk)}, {"Mesh-Authorization", "Bearer " + desk}} {
-			for _, path := range []string{"/v1/whoami", "/v1/nodes", "/v1/nodes/beta/services"} {
+			for _, path := range []string{"/v1/whoami", "/v1/nodes", "/v1/tasks", "/v1/audit"} {
 				if resp := b.ask(t.Context(), path, h...); resp.StatusCode != 401 {
 					t.Errorf("%s with %s: %d", path, h[0], resp.StatusCode)
 				}

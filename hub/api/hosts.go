@@ -56,7 +56,7 @@ func (s *Server) handover(w http.ResponseWriter, r *http.Request) {
 		s.services(w, r)
 		return
 	}
-	p, _, err := s.servicePrincipal(r)
+	p, by, err := s.servicePrincipal(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -64,7 +64,7 @@ func (s *Server) handover(w http.ResponseWriter, r *http.Request) {
 	node, service := chi.URLParam(r, "node"), chi.URLParam(r, "service")
 	c, err := s.connected(r, node)
 	if err == nil {
-		err = c.Services.Hosts(service, proxy.Caller{ID: p.Identity.ID, Name: p.Identity.Name})
+		err = c.Services.Hosts(service, by)
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -114,7 +114,7 @@ func (s *Server) ofHost(host string) (node, service string, ok bool) {
 
 // hosted serves a request to a service's own origin.
 func (s *Server) hosted(w http.ResponseWriter, r *http.Request, node, service string) {
-	by := proxy.Caller{Hosted: true}
+	var by proxy.Caller
 	var p access.Principal
 	var err error
 	switch {
@@ -122,7 +122,7 @@ func (s *Server) hosted(w http.ResponseWriter, r *http.Request, node, service st
 		s.enter(w, r, node, service)
 		return
 	case len(r.Header.Values(api.HeaderAuthorization)) > 0: // no browser
-		p, by.Apart, err = s.servicePrincipal(r)
+		p, by, err = s.servicePrincipal(r)
 	default:
 		var v *visit
 		if v, err = s.visiting(r, node, service); err == nil {
@@ -137,7 +137,7 @@ func (s *Server) hosted(w http.ResponseWriter, r *http.Request, node, service st
 		s.fail(w, r, err)
 		return
 	}
-	by.ID, by.Name = p.Identity.ID, p.Identity.Name
+	by.ID, by.Name, by.Hosted = p.Identity.ID, p.Identity.Name, true
 	s.serve(w, r, p, node, service, proxy.Root(r), by)
 }
 

@@ -152,7 +152,7 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 }
 
 func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
-	e := api.Errorf(api.CodeMethodNotAllowed, "%s does not go with this path", r.Method)
+	e := api.Errorf(api.CodeMethodNotAllowed, "%s does not go with this path", quoted(r.Method))
 	reply(w, e.Code.Status(), api.ErrorBody{Error: e})
 }
 
@@ -164,7 +164,7 @@ type statusWriter struct {
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
+	if w.status == 0 && (status >= http.StatusOK || status == http.StatusSwitchingProtocols) {
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)

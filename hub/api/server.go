@@ -175,6 +175,7 @@ func (s *Server) publicRoutes() http.Handler {
 
 // serviceRoutes lead to the services of nodes and authenticate by themselves.
 func (s *Server) serviceRoutes(r chi.Router) {
+	r.Get("/v1/nodes/{node}/services", s.serviceList)
 	r.Get(serviceRoute, s.services)
 	r.Get(servicesBelow, s.services)
 	r.Head(servicesBelow, s.services)
@@ -186,9 +187,11 @@ func (s *Server) serviceRoutes(r chi.Router) {
 	r.Post(serviceRoute+"/handover", s.handover)
 }
 
-// otherMethods are those that no route has. A service may have any.
+// otherMethods are those that no route has, or that the router has no name for. A
+// service may have any.
 func (s *Server) otherMethods(w http.ResponseWriter, r *http.Request) {
 	if _, _, _, ok := proxy.Cut(r); ok {
+		chi.RouteContext(r.Context()).RoutePatterns = []string{servicesBelow}
 		s.services(w, r)
 		return
 	}
@@ -206,7 +209,6 @@ func (s *Server) ownRoutes(r chi.Router) {
 		r.Group(func(r chi.Router) {
 			r.Use(s.authenticate)
 			r.Get("/tunnel", s.tunnel)
-			r.Get("/nodes/{node}/services", s.serviceList)
 			s.controllerRoutes(r)
 			r.Group(func(r chi.Router) {
 				r.Use(operatorsOnly)

@@ -31,12 +31,21 @@ func serviceNames(list []api.Service) []string {
 
 // serviceList says what a node offers.
 func (s *Server) serviceList(w http.ResponseWriter, r *http.Request) {
-	c, err := s.connected(r, chi.URLParam(r, "node"))
+	_, by, err := s.servicePrincipal(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	reply(w, http.StatusOK, api.ServiceList{Services: c.Services.List()})
+	var list []api.ServiceInfo
+	c, err := s.connected(r, chi.URLParam(r, "node"))
+	if err == nil {
+		list, err = c.Services.List(by)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	reply(w, http.StatusOK, api.ServiceList{Services: list})
 }
 
 // services passes a request on to a service of a node.
@@ -46,12 +55,12 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 		notFound(w, r)
 		return
 	}
-	p, apart, err := s.servicePrincipal(r)
+	p, by, err := s.servicePrincipal(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	s.serve(w, r, p, node, service, target, proxy.Caller{ID: p.Identity.ID, Name: p.Identity.Name, Apart: apart})
+	s.serve(w, r, p, node, service, target, by)
 }
 
 // serve passes an authenticated request on.
@@ -70,25 +79,25 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, p access.Principa
 	s.proxy.Serve(w, r.WithContext(ctx), c.Services, service, t, by)
 }
 
-// servicePrincipal recognises who calls a service: by Mesh-Authorization, else by
-// Authorization, where tools that speak nothing else may use HTTP Basic with a
-// credential as password. Never by a cookie (semantics 23). apart says that it was
-// the former.
-func (s *Server) servicePrincipal(r *http.Request) (p access.Principal, apart bool, err error) {
+// servicePrincipal recognises who calls one of the service routes, in the one way that
+// all of them have: by Mesh-Authorization, else by Authorization, where tools that
+// speak nothing else may use HTTP Basic with a credential as password. Never by a
+// cookie (semantics 23).
+func (s *Server) servicePrincipal(r *http.Request) (p access.Principal, by proxy.Caller, err error) {
 	if v := r.Header.Values(api.HeaderAuthorization); len(v) > 0 {
+		by.Apart = true
 		scheme, secret, _ := strings.Cut(v[0], " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return p, true, api.Errorf(api.CodeUnauthorized, "%s is Bearer with a credential", api.HeaderAuthorization)
+			return p, by, api.Errorf(api.CodeUnauthorized, "%s is Bearer with a credential", api.HeaderAuthorization)
 		}
 		p, err = s.cfg.Access.Authenticate(r.Context(), strings.TrimSpace(secret))
-		return p, true, err
-	}
-	if _, secret, ok := r.BasicAuth(); ok {
+	} else if _, secret, ok := r.BasicAuth(); ok {
 		p, err = s.cfg.Access.Authenticate(r.Context(), secret)
-		return p, false, err
+	} else {
+		p, err = s.principal(r)
 	}
-	p, err = s.principal(r)
-	return p, false, err
+	by.ID, by.Name = p.Identity.ID, p.Identity.Name
+	return p, by, err
 }
 
 // connected is the connection of a node by its name.

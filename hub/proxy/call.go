@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
@@ -26,7 +27,11 @@ type call struct {
 
 // http passes an HTTP request on.
 func (c *call) http(w http.ResponseWriter) {
-	var err error
+	err := c.method()
+	if err != nil {
+		c.fail(w, err)
+		return
+	}
 	if c.rule, err = c.filter(); err != nil {
 		c.fail(w, err)
 		return
@@ -43,7 +48,22 @@ func (c *call) http(w http.ResponseWriter) {
 		Rewrite: c.rewrite, Transport: c.node, BufferPool: &c.proxy.buffers, FlushInterval: flushLimit,
 		ModifyResponse: c.answer, ErrorHandler: c.failed, ErrorLog: c.proxy.quiet,
 	}
-	rp.ServeHTTP(&upgradable{w}, c.in)
+	rp.ServeHTTP(&answering{w, c}, c.in)
+}
+
+// method refuses the methods that are not for services. Any other goes through as it
+// was written: whether a service knows it is the service's to say.
+func (c *call) method() error {
+	var why string
+	switch strings.ToUpper(c.in.Method) {
+	case http.MethodConnect:
+		why = "services are asked for paths, and are no proxies"
+	case http.MethodTrace, "TRACK":
+		why = "its answer would repeat what the hub adds to a request, such as a password"
+	default:
+		return nil
+	}
+	return api.Errorf(api.CodeMethodNotAllowed, "the hub does not pass %s on to %s of node %s: %s", strings.ToUpper(c.in.Method), c.service.Name, c.node.name, why)
 }
 
 // rewrite makes the request that the service gets.
@@ -51,9 +71,17 @@ func (c *call) rewrite(pr *httputil.ProxyRequest) {
 	out, h := pr.Out, pr.Out.Header
 	out.URL.Scheme, out.URL.Host = "http", c.service.Name
 	c.target.apply(out.URL)
-	out.Trailer = pr.In.Trailer // of the clone it is that of before the body
+	if pr.In.Trailer != nil {
+		out.Trailer = pr.In.Trailer // of the clone it is that of before the body
+		out.Body = cleanTrailers(out.Body, func() http.Header { return out.Trailer })
+	}
 	dropMesh(h)
+	dropLookalikes(h)
 	dropCookies(h)
+	if !c.passesUpgrade(h.Get("Upgrade")) {
+		delete(h, "Upgrade") // which a server may always ignore
+		delete(h, "Connection")
+	}
 	if host := pr.In.Header.Get(api.HeaderHost); c.by.Apart && host != "" {
 		out.Host = host
 	}
@@ -79,24 +107,33 @@ func (c *call) answer(res *http.Response) error {
 		e.RetryAfter = retryRestart
 		return e
 	}
-	dropMesh(h)
+	c.clean(h)
 	if h["X-Accel-Buffering"] == nil && strings.HasPrefix(h.Get("Content-Type"), "text/event-stream") {
 		h["X-Accel-Buffering"] = []string{"no"} // for a proxy before the hub
 	}
 	switch {
-	case c.by.Hosted:
-		dropSetCookies(h)
-	default:
-		confine(h, c.by.Apart)
-	}
-	if res.StatusCode == http.StatusSwitchingProtocols {
+	case res.StatusCode < 100: // the server that has to write it takes none of these
+		return fmt.Errorf("an answer with the status %d", res.StatusCode)
+	case res.StatusCode == http.StatusSwitchingProtocols:
 		dropHops(h)
 		return nil
+	case res.ContentLength < 0: // others have no trailers
+		res.Body = cleanTrailers(res.Body, func() http.Header { return res.Trailer })
 	}
 	if c.rule.strip {
 		return c.keepKeys(res)
 	}
 	return nil
+}
+
+// clean takes out of the header of an answer what is not a service's to say.
+func (c *call) clean(h http.Header) {
+	dropMesh(h)
+	if c.by.Hosted {
+		keepToItself(h)
+	} else {
+		confine(h, c.by.Apart)
+	}
 }
 
 // failed answers a request that has got no answer from its service.

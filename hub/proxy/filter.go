@@ -66,12 +66,11 @@ var consent = []rule{
 // filter finds the rule for a request to opencode, and refuses what the tables
 // refuse.
 func (c *call) filter() (rule, error) {
-	opencode := c.service.Filter || c.service.Name == api.ServiceOpencode
-	if !opencode {
+	if !c.opencode() {
 		return rule{}, nil
 	}
-	path, method := segments(c.target.Path), strings.ToUpper(c.in.Method)
-	if c.node.policy == api.PolicyHold || c.node.policy == api.PolicyRefuse {
+	path, method := segments(c.target.Path), c.in.Method
+	if c.node.readOnly(c.service) {
 		if r, ok := find(consent, method, path); ok {
 			return r, api.Errorf(api.CodeRefused, "node %s has the policy %s: its services may not be used to %s; dispatch a task instead", c.node.name, c.node.policy, r.refuse)
 		}
@@ -86,6 +85,11 @@ func (c *call) filter() (rule, error) {
 	c.target.Query = dropToken(c.target.Query)
 	return r, nil
 }
+
+// opencode reports whether the service is the one that the tables are about.
+func (c *call) opencode() bool { return isOpencode(c.service) }
+
+func isOpencode(s api.Service) bool { return s.Filter || s.Name == api.ServiceOpencode }
 
 // find is the first row that refuses a request, else the first that is about it.
 func find(table []rule, method string, path []string) (found rule, ok bool) {
@@ -110,7 +114,7 @@ func (r rule) matches(method string, path []string) bool {
 			return false
 		}
 	default:
-		if !strings.Contains(" "+r.methods+" ", " "+method+" ") {
+		if !strings.Contains(" "+r.methods+" ", " "+strings.ToUpper(method)+" ") {
 			return false
 		}
 	}

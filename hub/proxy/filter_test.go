@@ -232,3 +232,18 @@ func TestAPasswordThatOpencodeDoesNotTakeIsNoQuestionToTheClient(t *testing.T) {
 		}
 	})
 }
+
+func TestHeadOfAnAnswerThatIsRewrittenSaysNoLength(t *testing.T) {
+	b := opencodeBed(t, true, "", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "17")
+		if r.URL.Query().Has("json") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+	})
+	for path, says := range map[string]bool{"/config?json": false, "/config": false, "/session?json": true} {
+		got := b.say("HEAD " + opencodePath + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if !strings.HasPrefix(got, "HTTP/1.1 200") || strings.Contains(got, "Content-Length: 17\r\n") != says || strings.Contains(got, "Content-Length: 0") || strings.Contains(got, "Transfer-Encoding") {
+			t.Errorf("%s: got %q", path, got)
+		}
+	}
+}

@@ -56,8 +56,36 @@ func dropCookies(h http.Header) {
 	}
 }
 
-// forwardedFor are the headers by which proxies tell where a request came from.
-var forwardedFor = []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded"}
+// dropLookalikes takes out headers that some servers do not tell from the mesh's and
+// those that proxies set: servers of the CGI kind read "X_Forwarded.For" as
+// "X-Forwarded-For". Others with such names stay.
+func dropLookalikes(h http.Header) {
+	for name := range h {
+		if strings.IndexFunc(name, odd) < 0 {
+			continue
+		}
+		plain := textproto.CanonicalMIMEHeaderKey(strings.Map(func(r rune) rune {
+			if odd(r) {
+				return '-'
+			}
+			return r
+		}, name))
+		if strings.HasPrefix(plain, meshPrefix) || tellsTheWay(plain) || slices.Contains(hops, plain) || plain == "Content-Length" {
+			delete(h, name)
+		}
+	}
+}
+
+// odd reports whether a character of a header's name is neither letter, digit nor dash.
+func odd(r rune) bool {
+	return r != '-' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// tellsTheWay reports whether a header is one by which proxies tell where a request
+// came from.
+func tellsTheWay(name string) bool {
+	return strings.HasPrefix(name, "X-Forwarded-") || name == "X-Real-Ip" || name == "Forwarded"
+}
 
 // forward sets what the service is told of the request's way. What the client said
 // of it counts only if it is a trusted proxy; where it arrived, also if it is a
@@ -67,9 +95,13 @@ func (p *Proxy) forward(in, to *http.Request, apart bool) {
 	peer, err := netip.ParseAddrPort(in.RemoteAddr)
 	addr := peer.Addr().Unmap().WithZone("")
 	trusted := err == nil && slices.ContainsFunc(p.cfg.TrustedProxies, func(x netip.Prefix) bool { return x.Contains(addr) })
-	for _, name := range forwardedFor {
-		delete(out, name)
-		if v := in.Header[name]; trusted && len(v) > 0 {
+	for name := range out {
+		if tellsTheWay(name) {
+			delete(out, name)
+		}
+	}
+	for name, v := range in.Header {
+		if trusted && tellsTheWay(name) {
 			out[name] = slices.Clone(v)
 		}
 	}
@@ -98,6 +130,7 @@ func (p *Proxy) forward(in, to *http.Request, apart bool) {
 var risky = []string{
 	"Set-Cookie", "Content-Security-Policy", "X-Content-Type-Options",
 	"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed",
+	"Nel", "Report-To", "Accept-Ch", "Set-Login", "Public-Key-Pins", "Origin-Agent-Cluster",
 }
 
 // confine makes an answer harmless for the hub's own origin (semantics 23). With
@@ -114,9 +147,11 @@ func confine(h http.Header, keep bool) {
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 }
 
-// dropSetCookies takes out cookies that would reach beyond the service's own host
-// name, or pass for the mesh's.
-func dropSetCookies(h http.Header) {
+// keepToItself takes out what would reach beyond a service's own host name, or pass
+// for the mesh's: cookies, and the wish to clear them, which browsers grant for all
+// names of a site.
+func keepToItself(h http.Header) {
+	delete(h, "Clear-Site-Data")
 	lines := slices.DeleteFunc(h["Set-Cookie"], func(line string) bool {
 		pair, attributes, _ := strings.Cut(line, ";")
 		name, _, _ := strings.Cut(pair, "=")
@@ -138,6 +173,9 @@ func dropSetCookies(h http.Header) {
 	h["Set-Cookie"] = lines
 }
 
+// hops are the headers that belong to one connection.
+var hops = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
 // dropHops takes the hop-by-hop headers out of the answer to an upgrade, but for the
 // upgrade itself: of the others the standard library takes care.
 func dropHops(h http.Header) {
@@ -148,8 +186,10 @@ func dropHops(h http.Header) {
 			}
 		}
 	}
-	for _, name := range []string{"Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding"} {
-		delete(h, name)
+	for _, name := range hops {
+		if name != "Upgrade" {
+			delete(h, name)
+		}
 	}
 	h["Connection"] = []string{"Upgrade"}
 }

@@ -155,6 +155,12 @@ func TestAnAnswerCannotActForTheHubsOrigin(t *testing.T) {
 		"Strict-Transport-Security": {"max-age=1"},
 		"Alt-Svc":                   {`h3=":1"`},
 		"Service-Worker-Allowed":    {"/"},
+		"Nel":                       {`{"report_to":"x","include_subdomains":true}`},
+		"Report-To":                 {`{"group":"x"}`},
+		"Accept-Ch":                 {"Sec-Ch-Ua-Model"},
+		"Set-Login":                 {"logged-out"},
+		"Public-Key-Pins":           {"max-age=1"},
+		"Origin-Agent-Cluster":      {"?0"},
 	}
 	b := newBed(t, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, v := range own {
@@ -199,13 +205,13 @@ func TestAnAnswerCannotActForTheHubsOrigin(t *testing.T) {
 		}
 		check(t, kept)
 	})
-	t.Run("a service with an origin of its own keeps it, but for cookies that reach further", func(t *testing.T) {
+	t.Run("a service with an origin of its own keeps it, but for what reaches further", func(t *testing.T) {
 		b.caller = proxy.Caller{Hosted: true}
 		kept := map[string][]string{}
 		for name, v := range own {
 			kept[name] = v
 		}
-		kept["Set-Cookie"] = []string{"a=1; Path=/"}
+		kept["Set-Cookie"], kept["Clear-Site-Data"] = []string{"a=1; Path=/"}, nil
 		check(t, kept)
 	})
 }

@@ -70,21 +70,40 @@ func (n *Node) SetServices(list []api.Service) {
 	n.services = list
 }
 
-// List is what the node offers, without passwords.
-func (n *Node) List() []api.ServiceInfo {
+// List is what the node offers to a caller, without passwords.
+func (n *Node) List(by Caller) ([]api.ServiceInfo, error) {
+	if err := n.takes(by); err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := make([]api.ServiceInfo, len(n.services))
 	for i, s := range n.services {
 		out[i] = api.ServiceInfo{Name: s.Name, Kind: s.Kind, Filter: s.Filter}
+		if n.readOnly(s) {
+			out[i].Policy = n.policy
+		}
 	}
-	return out
+	return out, nil
+}
+
+// takes refuses callers that the node takes nothing from.
+func (n *Node) takes(by Caller) error {
+	if len(n.allow) > 0 && !slices.Contains(n.allow, by.ID) && !slices.Contains(n.allow, by.Name) {
+		return api.Errorf(api.CodeRefused, "node %s takes nothing from %s", n.name, by.Name)
+	}
+	return nil
+}
+
+// readOnly reports whether the node's policy lets nothing be changed by a service.
+func (n *Node) readOnly(s api.Service) bool {
+	return isOpencode(s) && (n.policy == api.PolicyHold || n.policy == api.PolicyRefuse)
 }
 
 // admit finds a service, for a caller that the node takes anything from.
 func (n *Node) admit(service string, by Caller) (api.Service, error) {
-	if len(n.allow) > 0 && !slices.Contains(n.allow, by.ID) && !slices.Contains(n.allow, by.Name) {
-		return api.Service{}, api.Errorf(api.CodeRefused, "node %s takes nothing from %s", n.name, by.Name)
+	if err := n.takes(by); err != nil {
+		return api.Service{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,7 +28,7 @@ func (c *call) stream(w http.ResponseWriter) {
 		return
 	}
 	defer back.Close()
-	conn, rw, err := (&upgradable{w}).Hijack()
+	conn, rw, err := (&answering{w, c}).Hijack()
 	if err != nil {
 		c.fail(w, err)
 		return

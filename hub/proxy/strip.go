@@ -18,13 +18,13 @@ import (
 // keepKeys takes the keys out of an answer that is JSON. An answer in which they
 // could not be found is refused.
 func (c *call) keepKeys(res *http.Response) error {
+	if c.in.Method == http.MethodHead {
+		res.Header.Del("Content-Length") // of what GET would answer nobody knows
+		return nil
+	}
 	typ, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if typ != "application/json" && !strings.HasSuffix(typ, "+json") {
 		return nil // the web interface's page, or an error of plain text
-	}
-	if c.in.Method == http.MethodHead {
-		res.Header.Del("Content-Length")
-		return nil
 	}
 	whole, err := io.ReadAll(io.LimitReader(res.Body, api.MaxRewritten+1))
 	_ = res.Body.Close()

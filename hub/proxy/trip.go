@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -28,12 +29,16 @@ func (n *Node) RoundTrip(req *http.Request) (*http.Response, error) {
 		return n.transport.RoundTrip(req)
 	}
 	service := req.URL.Hostname()
-	if s := n.idle.take(service); s != nil {
+	for s := n.idle.take(service); s != nil; s = n.idle.take(service) {
+		if !s.silent() {
+			_ = s.Close()
+			continue
+		}
 		res, err := n.exchange(s, req)
 		if err == nil || req.Context().Err() != nil {
 			return res, err
 		}
-		// The service has closed what was idle, most likely.
+		break // the service closed it just now, most likely
 	}
 	conn, err := n.dial(req.Context(), service)
 	if err != nil {
@@ -80,6 +85,16 @@ func (s *stream) Read(p []byte) (int, error) {
 }
 
 var requestBufs = sync.Pool{New: func() any { return bufio.NewWriter(nil) }}
+
+// silent reports whether nothing came on an idle stream: a service that answers HEAD
+// with a body, or says more than the length it gave, must not answer the next request
+// with it. It also tells the streams that their service has closed.
+func (s *stream) silent() bool {
+	_ = s.SetReadDeadline(time.Unix(1, 0)) // has passed: a look, not a wait
+	_, err := s.Conn.Read(nil)
+	_ = s.SetReadDeadline(time.Time{})
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
 
 // send writes a request at once.
 func (s *stream) send(req *http.Request) error {
@@ -131,7 +146,7 @@ func (s *stream) ask(req *http.Request) (*http.Response, error) {
 			return nil, err
 		case res.StatusCode == http.StatusSwitchingProtocols:
 			return nil, errors.New("an upgrade that nobody asked for")
-		case res.StatusCode >= 200:
+		case res.StatusCode >= 200, res.StatusCode < 100:
 			return res, nil
 		}
 		if t := httptrace.ContextClientTrace(req.Context()); t != nil && t.Got1xxResponse != nil {

@@ -4,18 +4,54 @@ import (
 	"bufio"
 	"net"
 	"net/http"
+	"net/textproto"
+	"strings"
 )
 
-// upgradable gives the reverse proxy connections whose first bytes are not lost: it
-// reads a hijacked connection past what the server had read ahead.
-type upgradable struct{ http.ResponseWriter }
+// passesUpgrade reports whether a service is told that a client would change the
+// protocol. After the change nothing is read or taken out any more, so that one by
+// which further requests travel, HTTP/2, would be a way around all of this package;
+// and opencode knows WebSockets only.
+func (c *call) passesUpgrade(protocol string) bool {
+	if c.opencode() {
+		return strings.EqualFold(protocol, "websocket")
+	}
+	for p := range strings.SplitSeq(protocol, ",") {
+		name, _, _ := strings.Cut(textproto.TrimString(p), "/")
+		switch strings.ToLower(name) {
+		case "h2c", "h2", "http", "tls":
+			return false
+		}
+	}
+	return true
+}
+
+// answering is where the reverse proxy writes an answer.
+type answering struct {
+	http.ResponseWriter
+	call *call
+}
 
 // Unwrap serves http.ResponseController.
-func (u *upgradable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Hijack implements http.Hijacker.
-func (u *upgradable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+// WriteHeader implements http.ResponseWriter. Informational answers come here without
+// having been looked at.
+func (a *answering) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		h := a.Header()
+		a.call.clean(h)
+		for _, name := range hops {
+			delete(h, name)
+		}
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack implements http.Hijacker. The first bytes of the connection are not lost: it
+// is read past what the server had read ahead.
+func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(a.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
 	}

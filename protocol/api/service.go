@@ -70,6 +70,9 @@ type ServiceInfo struct {
 	Kind string `json:"kind"` // ServiceHTTP or ServiceTCP
 	// Filter says that keys are kept back and some calls refused.
 	Filter bool `json:"filter,omitempty"`
+	// Policy is the node's, when it lets nothing be changed by this service: hold or
+	// refuse.
+	Policy string `json:"policy,omitempty"`
 }
 
 // ServiceList is the answer to GET /v1/nodes/{node}/services.
