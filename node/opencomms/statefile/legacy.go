@@ -55,6 +55,10 @@ func (s *Store) withLegacy(ctx context.Context, v *view) error {
 		if ctx.Err() != nil {
 			return err
 		}
+		var bad *invalidFile
+		if errors.As(err, &bad) {
+			err = bad.err // it stays where it is and needs no copy
+		}
 		return &LegacyError{Path: path, Err: err}
 	}
 	old.Adopt(v.state)
