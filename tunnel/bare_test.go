@@ -108,6 +108,14 @@ func muxPong(id uint32) []byte { return muxFrame(2, 2, 0, id) }
 func TestRubbishEndsTheSession(t *testing.T) {
 	for name, bytes := range map[string][]byte{
 		"not a WebSocket frame":            []byte(strings.Repeat("\xff", 16)),
+		"a reserved bit":                   append([]byte{0xc2}, clientFrame(2, muxPing(1))[1:]...),
+		"an unknown frame":                 clientFrame(3, muxPing(1)),
+		"a continuation of nothing":        clientFrame(0, muxPing(1)),
+		"a message within a message":       append(pieces(muxPing(1))[:8], clientFrame(2, muxPing(1))...),
+		"a ping in pieces":                 append([]byte{0x09}, clientFrame(9, nil)[1:]...),
+		"a long ping":                      clientFrame(9, make([]byte, 126)),
+		"a length without end":             {0x82, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"half a close code":                clientFrame(8, []byte{3}),
 		"an unmasked frame":                serverFrame(muxPing(1)),
 		"a text message":                   clientFrame(1, []byte("hello")),
 		"an unknown mux version":           clientFrame(2, []byte("HTTP/1.1 200")),
@@ -129,6 +137,52 @@ func TestRubbishEndsTheSession(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, conn) // returns: the hub has closed the connection
 		})
+	}
+}
+
+// pieces is a message of one byte and the rest, with a ping between them.
+func pieces(payload []byte) []byte {
+	first, rest := clientFrame(2, payload[:1]), clientFrame(0, payload[1:])
+	first[0] &^= 0x80
+	return append(append(first, clientFrame(9, []byte("still there?"))...), rest...)
+}
+
+func TestAMessageInPiecesIsReadAndAPingBetweenThemAnswered(t *testing.T) {
+	h := newHub(t, tunnel.Config{Heartbeat: patience}, nil)
+	conn, _ := bareNode(t, h, nil)
+	if _, err := conn.Write(pieces(muxPing(77))); err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	buf := make([]byte, 256)
+	pong := append([]byte{0x8a, 12}, "still there?"...)
+	for !bytes.Contains(got, serverFrame(muxPong(77))) || !bytes.Contains(got, pong) {
+		n, err := conn.Read(buf)
+		got = append(got, buf[:n]...)
+		if err != nil {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	}
+}
+
+func TestANodeTakesNothingMasked(t *testing.T) {
+	conn, s := bareHub(t, tunnel.Config{})
+	if _, err := conn.Write(clientFrame(2, muxPing(1))); err != nil {
+		t.Fatal(err)
+	}
+	wantEnd(t, s, tunnel.ReasonProtocol)
+	_, _ = io.Copy(io.Discard, conn) // returns: the node has closed the connection
+}
+
+func TestWhoSendsWhatIsNoFrameIsToldSo(t *testing.T) {
+	h := newHub(t, tunnel.Config{Heartbeat: patience}, nil)
+	conn, _ := bareNode(t, h, nil)
+	if _, err := conn.Write(clientFrame(1, []byte("hello"))); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := io.ReadAll(conn)
+	if !bytes.Contains(got, []byte{1002 >> 8, 1002 & 0xff}) {
+		t.Errorf("the hub says %q", got)
 	}
 }
 

@@ -142,7 +142,7 @@ func (c DialConfig) connect(ctx context.Context, target *url.URL, stall time.Dur
 	}
 	l := newLink(conn, stall)
 	l.tune()
-	ws, err := handshake(ctx, target.String(), c.Header.Clone(), (*upgrader)(l), l)
+	ws, err := handshake(ctx, target.String(), c.Header.Clone(), &upgrader{link: l})
 	if err != nil {
 		if refused, ok := errors.AsType[*RefusedError](err); ok {
 			return nil, refused // without what the HTTP client says around it
@@ -153,7 +153,6 @@ func (c DialConfig) connect(ctx context.Context, target *url.URL, stall time.Dur
 		_ = ws.Close()
 		return nil, ctx.Err()
 	}
-	l.coalesce = true
 	return ws, nil
 }
 
@@ -172,16 +171,18 @@ func (c DialConfig) tlsConfig(host string) *tls.Config {
 
 // upgrader is the http.RoundTripper for one upgrade request on a connection that
 // exists already.
-type upgrader link
+type upgrader struct {
+	link *link
+	body *handed // of the 101 answer
+}
 
 // RoundTrip implements http.RoundTripper. Any answer but 101 is a *RefusedError.
 func (u *upgrader) RoundTrip(req *http.Request) (*http.Response, error) {
-	l := (*link)(u)
 	// Straight to the connection: the deadline of the context holds, not the link's.
-	if err := req.Write(l.conn); err != nil {
+	if err := req.Write(u.link.conn); err != nil {
 		return nil, fmt.Errorf("send the upgrade request: %w", err)
 	}
-	r := bufio.NewReader(io.LimitReader(l, maxHandshake))
+	r := bufio.NewReader(io.LimitReader(u.link, maxHandshake))
 	for range maxInformational {
 		resp, err := http.ReadResponse(r, req)
 		if err != nil {
@@ -190,7 +191,9 @@ func (u *upgrader) RoundTrip(req *http.Request) (*http.Response, error) {
 		switch {
 		case resp.StatusCode == http.StatusSwitchingProtocols:
 			// The hub may have sent frames behind the answer.
-			resp.Body = &upgraded{link: l, early: r}
+			early, _ := r.Peek(r.Buffered())
+			u.body = &handed{link: u.link, early: early}
+			resp.Body = u.body
 			return resp, nil
 		case resp.StatusCode >= 200:
 			defer resp.Body.Close()
@@ -198,21 +201,4 @@ func (u *upgrader) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return nil, errors.New("too many informational answers to the upgrade request")
-}
-
-// upgraded is the body of a 101 answer: the connection itself.
-type upgraded struct {
-	*link
-	early *bufio.Reader // what came with the answer; nil once it is used up
-}
-
-// Read implements io.Reader.
-func (u *upgraded) Read(p []byte) (int, error) {
-	if u.early != nil {
-		if u.early.Buffered() > 0 {
-			return u.early.Read(p)
-		}
-		u.early = nil
-	}
-	return u.link.Read(p)
 }

@@ -16,6 +16,7 @@
 //
 //	what waits                      bound                  beyond it
 //	mux frames to be written        64 of 64 KiB           writers wait; WriteTimeout ends the session
+//	frames beside a write under way one buffer of 64 KiB   the mux waits
 //	unsent bytes in the kernel      64 KiB where it can    the next frame waits
 //	unread bytes of a stream        Config.Window          its writer waits, nobody else
 //	streams opened, not answered    256                    Open waits, within its context

@@ -2,11 +2,9 @@ package tunnel
 
 import (
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,8 +12,6 @@ import (
 const (
 	// frameSize is the largest mux frame, header included, in bytes.
 	frameSize = 64 << 10
-	// wsHeaderMax is the longest WebSocket frame header, in bytes.
-	wsHeaderMax = 14
 	// notSentLowat is how much may wait unsent in the kernel, in bytes. A small
 	// request then waits behind that much of a bulk transfer, not behind megabytes.
 	notSentLowat = 64 << 10
@@ -25,9 +21,8 @@ const (
 )
 
 // link is the connection below the WebSocket: the socket, or TLS over it. It
-// counts what passes, notes when a byte last came in, bounds every write by a
-// deadline on the socket, and puts the pieces that the WebSocket library writes,
-// which has small buffers, back together into one write per frame.
+// counts what passes, notes when a byte last came in, and bounds every write by a
+// deadline on the socket.
 //
 // Read and Write may each be called by one goroutine at a time.
 type link struct {
@@ -44,11 +39,6 @@ type link struct {
 	stalled atomic.Bool           // a write ran into its deadline
 
 	armed time.Time // write deadline in force; belongs to the writer
-
-	// The rest belongs to the writer and serves coalescing.
-	coalesce bool    // set once, after the handshake
-	left     int     // bytes of the current frame that are still to come
-	pending  *[]byte // what is held back of it; nil when nothing is
 }
 
 func newLink(conn net.Conn, stall time.Duration) *link {
@@ -80,83 +70,9 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. While coalescing, bytes that are not the end of a
-// frame are only taken; an error of theirs shows with the end.
+// Write implements net.Conn. It bounds the write by the write time-out; running
+// into it cuts the connection so that the other side notices too.
 func (l *link) Write(p []byte) (int, error) {
-	if !l.coalesce {
-		return l.flush(p)
-	}
-	if l.left == 0 {
-		l.left = wsFrameSize(p)
-	}
-	l.left -= len(p)
-	if l.pending == nil {
-		if l.left <= 0 {
-			l.left = 0
-			return l.flush(p)
-		}
-		l.pending = frameBufs.Get().(*[]byte)
-	}
-	// A frame larger than the buffer, which our mux never sends, goes out in parts.
-	if len(*l.pending)+len(p) > cap(*l.pending) {
-		if err := l.release(); err != nil {
-			return 0, err
-		}
-		return l.flush(p)
-	}
-	*l.pending = append(*l.pending, p...)
-	if l.left <= 0 {
-		l.left = 0
-		if err := l.release(); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), nil
-}
-
-var frameBufs = sync.Pool{New: func() any {
-	b := make([]byte, 0, frameSize+wsHeaderMax)
-	return &b
-}}
-
-// release writes what was held back.
-func (l *link) release() error {
-	b := l.pending
-	l.pending = nil
-	_, err := l.flush(*b)
-	*b = (*b)[:0]
-	frameBufs.Put(b)
-	return err
-}
-
-// wsFrameSize is the size of the WebSocket frame that starts at p, header
-// included. A p that is too short to tell counts as a whole frame, which only
-// costs a smaller write.
-func wsFrameSize(p []byte) int {
-	if len(p) < 2 {
-		return len(p)
-	}
-	size, payload := 2, uint64(p[1]&0x7f)
-	if p[1]&0x80 != 0 {
-		size += 4 // masking key
-	}
-	switch {
-	case payload == 126 && len(p) >= 4:
-		size, payload = size+2, uint64(binary.BigEndian.Uint16(p[2:]))
-	case payload == 127 && len(p) >= 10:
-		size, payload = size+8, binary.BigEndian.Uint64(p[2:])
-	case payload >= 126:
-		return len(p)
-	}
-	if payload > frameSize {
-		return len(p)
-	}
-	return size + int(payload)
-}
-
-// flush writes p within the write time-out; running into it cuts the connection
-// so that the other side notices too.
-func (l *link) flush(p []byte) (int, error) {
 	if now := time.Now(); l.armed.Sub(now) < l.stall {
 		l.armed = now.Add(l.stall + l.stall/deadlineSlack)
 		if err := l.conn.SetWriteDeadline(l.armed); err != nil {

@@ -18,8 +18,6 @@ const (
 	// muxBacklog is how many streams may be opened and not yet answered; Open
 	// waits beyond it. Each slot costs every tunnel 8 bytes.
 	muxBacklog = 256
-	// muxReadBuffer joins the small reads that the mux makes of a message, in bytes.
-	muxReadBuffer = 1 << 10
 	// muxPatience is how long the mux itself would wait for a pong or a write; see
 	// liveness.go for who decides instead.
 	muxPatience = 24 * time.Hour
@@ -100,7 +98,7 @@ func newSession(c *wsConn, cfg Config, dialer bool) (*Session, error) {
 		InitialStreamWindowSize: MinWindow,
 		MaxStreamWindowSize:     cfg.Window,
 		LogOutput:               muxLog{cfg.Log},
-		ReadBufSize:             muxReadBuffer,
+		ReadBufSize:             0, // wsConn has one
 		MaxMessageSize:          frameSize,
 	}
 	start := yamux.Server

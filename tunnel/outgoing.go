@@ -1,0 +1,118 @@
+package tunnel
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// smallFrame is the largest frame that waits for others to be written with it,
+	// in bytes of payload.
+	smallFrame = 4 << 10
+	// burstGap: a small frame that comes within this time after the last write is one
+	// of many that are on their way.
+	burstGap = 5 * time.Microsecond
+)
+
+// outgoing writes frames to a link, in order and each at once: with one write for
+// all that came while the last one was under way. Safe for concurrent use.
+//
+// The mux writes from a single goroutine, which would make a write of every small
+// frame. So in a burst another goroutine writes, while the mux hands over what it
+// has; a frame that comes alone, or a large one, is written by who brings it, which
+// is sooner.
+type outgoing struct {
+	link  *link
+	masks bool // this side is the WebSocket's client
+
+	mu      sync.Mutex // guards the following fields
+	changed sync.Cond  // on writing or err
+	pending *[]byte    // frames to be written; nil: none
+	writing bool       // somebody is in drain
+	said    bool       // the close frame was the last
+	err     error      // of the link; nothing is written any more
+	idle    time.Time  // when the last drain ended
+}
+
+var errSaid = errors.New("the close frame was sent")
+
+func newOutgoing(l *link, masks bool) *outgoing {
+	o := &outgoing{link: l, masks: masks}
+	o.changed.L = &o.mu
+	return o
+}
+
+// frameBufs holds buffers for one full frame.
+var frameBufs = sync.Pool{New: func() any {
+	b := make([]byte, 0, frameSize+wsHeaderMax)
+	return &b
+}}
+
+// write sends a message. It may return before that is on the link; an error then
+// shows with the next one. Nothing is sent after a close frame.
+func (o *outgoing) write(op byte, payload []byte) error {
+	o.mu.Lock()
+	for o.pending != nil && len(*o.pending)+len(payload)+wsHeaderMax > cap(*o.pending) && o.err == nil {
+		o.changed.Wait()
+	}
+	if o.err == nil && o.said {
+		o.mu.Unlock()
+		return errSaid
+	}
+	if err := o.err; err != nil {
+		o.mu.Unlock()
+		return err
+	}
+	if o.pending == nil {
+		o.pending = frameBufs.Get().(*[]byte)
+	}
+	*o.pending = appendFrame(*o.pending, op, payload, o.masks)
+	o.said = op == opClose
+	mine := !o.writing
+	burst := len(payload) <= smallFrame && time.Since(o.idle) < burstGap
+	o.writing = true
+	o.mu.Unlock()
+	switch {
+	case !mine:
+		return nil
+	case burst:
+		go func() { _ = o.drain() }() // close waits for it, in settled
+		return nil
+	}
+	return o.drain()
+}
+
+// drain writes until nothing is left.
+func (o *outgoing) drain() error {
+	var err error
+	for {
+		o.mu.Lock()
+		b := o.pending
+		o.pending = nil
+		if err != nil {
+			o.err = err
+		}
+		if o.err != nil || b == nil {
+			err = o.err
+			o.writing, o.idle = false, time.Now()
+			o.changed.Broadcast()
+			o.mu.Unlock()
+			return err
+		}
+		o.changed.Broadcast()
+		o.mu.Unlock()
+		_, err = o.link.Write(*b)
+		*b = (*b)[:0]
+		frameBufs.Put(b)
+	}
+}
+
+// settled waits until nothing is being written.
+func (o *outgoing) settled() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing {
+		o.changed.Wait()
+	}
+}
