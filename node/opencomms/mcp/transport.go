@@ -21,7 +21,10 @@ const (
 	maxErrorMessage = 300
 )
 
-const methodCancelled = "notifications/cancelled"
+const (
+	methodCancelled = "notifications/cancelled"
+	methodCall      = "tools/call"
+)
 
 // transport is the wire: lines on a pair of streams. The SDK's own ends the server
 // at the first line that is not JSON; this one answers it and goes on. It is used
@@ -31,6 +34,7 @@ type transport struct {
 	out io.Writer
 	// admit refuses a request before the SDK sees it, with a nil id; nil passes it on.
 	admit func(*jsonrpc.Request) *refusal
+	order *order
 }
 
 // Connect implements the SDK's Transport.
@@ -62,7 +66,8 @@ type conn struct {
 
 // inFlight is a call that is not answered yet.
 type inFlight struct {
-	cancelled bool // its answer is not wanted any more
+	cancelled bool              // its answer is not wanted any more
+	turn      *sdk.RequestExtra // its place in the order; nil if it has none
 }
 
 type line struct {
@@ -107,7 +112,7 @@ func (c *conn) Read(ctx context.Context) (jsonrpc.Message, error) {
 				err = c.send(refused.encode())
 			}
 			if err == nil && req != nil && req.IsCall() {
-				err = c.begin(ctx, req.ID)
+				err = c.begin(ctx, req)
 			}
 			if err != nil {
 				return nil, err
@@ -168,7 +173,7 @@ func (c *conn) underWay(id jsonrpc.ID) bool {
 }
 
 // begin notes a call, when there is room for one.
-func (c *conn) begin(ctx context.Context, id jsonrpc.ID) error {
+func (c *conn) begin(ctx context.Context, req *jsonrpc.Request) error {
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -176,9 +181,14 @@ func (c *conn) begin(ctx context.Context, id jsonrpc.ID) error {
 	case <-c.closed:
 		return io.EOF
 	}
+	call := &inFlight{}
+	if req.Method == methodCall {
+		call.turn = c.order.enter()
+		req.Extra = call.turn
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls[id] = &inFlight{}
+	c.calls[req.ID] = call
 	return nil
 }
 
@@ -222,7 +232,7 @@ func (c *conn) Write(_ context.Context, msg jsonrpc.Message) error {
 		delete(c.calls, resp.ID)
 		c.mu.Unlock()
 		if call != nil {
-			defer func() { <-c.slots }()
+			defer func() { c.order.leave(call.turn); <-c.slots }()
 			if call.cancelled {
 				return nil
 			}

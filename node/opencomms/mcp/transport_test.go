@@ -37,7 +37,7 @@ func newWire(t *testing.T) *wire {
 			return &refusal{code: jsonrpc.CodeMethodNotFound, message: "no"}
 		}
 		return nil
-	}}
+	}, order: newOrder()}
 	c, err := tr.Connect(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func FuzzTransport(f *testing.F) {
 		const last = `{"jsonrpc":"2.0","id":"the last of all","method":"ping"}`
 		in := pieces{data: append(append(data, '\n'), last...), size: int(piece) + 1}
 		var out bytes.Buffer
-		tr := &transport{in: &in, out: &out, admit: func(*jsonrpc.Request) *refusal { return nil }}
+		tr := &transport{in: &in, out: &out, admit: func(*jsonrpc.Request) *refusal { return nil }, order: newOrder()}
 		c, _ := tr.Connect(context.Background())
 		defer c.Close()
 		read := ""

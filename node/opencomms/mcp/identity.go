@@ -1,0 +1,92 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+
+	"opencode-mesh/node/opencomms"
+	"opencode-mesh/node/opencomms/engine"
+	"opencode-mesh/node/opencomms/pins"
+	ocm "opencode-mesh/protocol/opencomms"
+)
+
+// defaultHost is the host of a member that neither a flag nor a pin names.
+const defaultHost = "mcp"
+
+// member is whom all calls act as.
+type member struct {
+	project *opencomms.Project
+	id      string
+	host    string
+	log     *slog.Logger
+	order   *order
+	ctx     context.Context // of the server
+}
+
+// access says what a tool asks of the member's id.
+type access int
+
+const (
+	// onRoster: some live channel has the member.
+	onRoster access = iota
+	// orPinned: the same, or a local operator pinned the id. It is for what members
+	// do that are in no channel: come into one, or go on with an archived one, of
+	// which the project knows who was in it.
+	orPinned
+)
+
+// caller checks the id anew for each call: a member that was removed has no access
+// from then on (S§7).
+func (m *member) caller(ctx context.Context, need access) (engine.Caller, error) {
+	c := engine.Caller{Session: m.id}
+	switch {
+	case m.id == "":
+		return c, &engine.Refusal{Code: codeNoIdentity, Message: "this server has no member id: set OPENCOMMS_MEMBER_ID in its environment (meshnode opencomms install-member does)"}
+	case strings.EqualFold(m.id, ocm.OperatorSession):
+		return c, &engine.Refusal{Code: codeNoIdentity, Message: "OPENCOMMS_MEMBER_ID names the operator, who is no member: give the server a member id of its own"}
+	}
+	state, err := m.project.Read(ctx)
+	if err != nil {
+		return c, err
+	}
+	if isMember(state, m.id) {
+		return c, nil
+	}
+	if need == orPinned {
+		_, err := pins.Load(m.project.Dir(), m.id)
+		if err == nil || !errors.Is(err, pins.ErrNone) {
+			return c, err
+		}
+		return c, &engine.Refusal{Code: codeUnknownIdentity, Message: "the member id of OPENCOMMS_MEMBER_ID is in no channel and has no pin in .opencomms/pins: a person pins it with meshnode opencomms install-member"}
+	}
+	return c, &engine.Refusal{Code: codeUnknownIdentity, Message: "you are in no channel of this project: come into one with opencomms_join or opencomms_create"}
+}
+
+func isMember(s *ocm.State, id string) bool {
+	for _, c := range s.Channels.All() {
+		for _, m := range c.Members {
+			if m.SessionID == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// joining is how the member comes into a channel. It reads its mail itself, so that
+// nobody prompts it and its mail does not grow old (S§9.6).
+func (m *member) joining(a arguments) engine.NewMember {
+	host := m.host
+	if pin, err := pins.Load(m.project.Dir(), m.id); host == "" && err == nil {
+		host = pin.Host
+	}
+	if host == "" {
+		host = defaultHost
+	}
+	return engine.NewMember{
+		Session: m.id, Role: a.texts["role"], RolePrompt: a.texts["role_prompt"], Host: host,
+		Surface: ocm.SurfaceMCP, Mode: ocm.ModePull, Policy: &ocm.StalePolicy{Mode: ocm.StaleNone},
+	}
+}
