@@ -150,8 +150,10 @@ func (e Engine) Create(s *opencomms.State, r CreateRequest) (Created, error) {
 	if err != nil {
 		return Created{}, err
 	}
-	if r.Member != nil && r.Member.Session == "" {
-		return Created{}, refuse(SessionRequired, "a member needs a session id")
+	if r.Member != nil {
+		if err := sessionID(r.Member.Session); err != nil {
+			return Created{}, err
+		}
 	}
 	if r.ProjectID == "" {
 		return Created{}, refuse(ProjectRequired, "a channel needs a project id")
@@ -221,8 +223,8 @@ func (e Engine) Join(s *opencomms.State, r JoinRequest) (Joined, error) {
 	if err := active(ch); err != nil {
 		return Joined{}, err
 	}
-	if r.Member.Session == "" {
-		return Joined{}, refuse(SessionRequired, "a member needs a session id")
+	if err := sessionID(r.Member.Session); err != nil {
+		return Joined{}, err
 	}
 	// Whoever comes first into an empty channel gives it its identity.
 	project, worktree := ch.ProjectID, ch.Worktree
@@ -297,10 +299,25 @@ func channelName(name string) (string, error) {
 	return normal, nil
 }
 
+// sessionID and roleName keep what stands for the person at the machine from being
+// taken by an agent.
+func sessionID(id string) error {
+	switch {
+	case opencomms.Trim(id) == "":
+		return refuse(SessionRequired, "a member needs a session id")
+	case strings.EqualFold(opencomms.Trim(id), opencomms.OperatorSession):
+		return refuse(InvalidID, "the session id %q stands for the person at the machine", opencomms.OperatorSession)
+	}
+	return nil
+}
+
 func roleName(role string) (string, error) {
 	normal, err := opencomms.NormalRole(role)
 	if err != nil {
 		return "", refuse(InvalidRole, "%s", err)
+	}
+	if strings.EqualFold(normal, opencomms.OperatorRole) {
+		return "", refuse(InvalidRole, "the role %q stands for the person at the machine", opencomms.OperatorRole)
 	}
 	return normal, nil
 }

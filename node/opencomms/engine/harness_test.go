@@ -15,6 +15,8 @@ type world struct {
 	s   *opencomms.State
 	e   engine.Engine
 	now int64 // ms
+
+	before string // the state at ready
 }
 
 const (
@@ -82,11 +84,7 @@ func (w *world) refused(err error, code engine.Code) {
 	if got := engine.CodeOf(err); got != code {
 		w.t.Fatalf("refused with %q (%v), not %q", got, err, code)
 	}
-	tested[code] = true
 }
-
-// tested are the codes that some test produced, for TestEveryCodeIsProducedAndDocumented.
-var tested = map[engine.Code]bool{}
 
 // send sends from ses_a to ses_b and returns the row.
 func (w *world) send(content string, change ...func(*engine.SendRequest)) *opencomms.Envelope {
