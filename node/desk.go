@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"opencode-mesh/node/agent"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
@@ -205,6 +206,14 @@ func (d *desk) Report(ctx context.Context) api.NodeReport {
 		report.Waiting += s.Waiting
 	}
 	return report
+}
+
+// Changed implements link.Host.
+func (d *desk) Changed() <-chan struct{} {
+	if n, ok := d.cfg.Agent.(agent.Notifier); ok {
+		return n.Changed()
+	}
+	return nil
 }
 
 // Supersede implements link.Host.

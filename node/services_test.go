@@ -25,6 +25,14 @@ type serving struct {
 
 	mu            sync.Mutex // guards the following fields
 	url, password string
+	changed       chan struct{} // nil: it tells of no changes
+}
+
+// Changed implements agent.Notifier.
+func (s *serving) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
 }
 
 func (s *serving) Server() (url, username, password string, ok bool) {
@@ -37,6 +45,10 @@ func (s *serving) restart(url, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.url, s.password = url, password
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
 }
 
 // named answers with a name, so that a test sees who answered.
@@ -115,6 +127,22 @@ func TestTheAgentsOwnServerIsTheServiceOpencode(t *testing.T) {
 				t.Errorf("while it is down: %v", err)
 			}
 		})
+	}
+}
+
+// TestThePasswordOfARestartedServerIsToldAtOnce has a node that does not look by itself
+// for an hour.
+func TestThePasswordOfARestartedServerIsToldAtOnce(t *testing.T) {
+	hub := linktest.New(t, tunnel.Config{})
+	a := &serving{worker: newWorker(), url: named(t, "it").URL, password: "p0", changed: make(chan struct{})}
+	launch(t, hub, t.TempDir(), func(cfg *node.Config) { cfg.Agent, cfg.ReportInterval = a, time.Hour })
+	linktest.Await(t, hub.Conns, "the connection")
+	for i := range 3 {
+		want := fmt.Sprint("p", i+1)
+		a.restart(a.url, want)
+		if got := linktest.Await(t, hub.Reports, "a report"); len(got.Services) != 1 || got.Services[0].Password != want {
+			t.Errorf("report %+v", got)
+		}
 	}
 }
 

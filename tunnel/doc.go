@@ -48,6 +48,8 @@
 //	api             an HTTP/1.1 connection to the other side's interface
 //	service/<name>  a byte pipe to the local server that the other side calls
 //	                <name>: 1 to 64 of A-Z a-z 0-9 . _ -
+//	taken/<name>    the same, and the first byte from the other side, 1, says that
+//	                the local server has taken the connection
 //	goaway          no further streams, please: open ones may finish. No content
 //
 // A stream ends by FIN both ways or by RST, which carries a ResetCode. A piped

@@ -31,12 +31,12 @@ func (s *Session) receive(stream *yamux.Stream) {
 		return
 	}
 	st := &Stream{mux: stream, session: s, kind: kind, accepted: true}
-	name, isService := kind.Service()
+	name, says, isService := kind.piped()
 	switch {
 	case kind == KindAPI:
 		s.offer(st)
 	case isService:
-		s.serveService(st, name)
+		s.serveService(st, name, says)
 	default:
 		s.cfg.Log.Debug("tunnel stream refused", "kind", kind)
 		s.refuse(stream, ResetUnknownKind)

@@ -18,6 +18,7 @@ const kindGoAway Kind = "goaway"
 
 const (
 	servicePrefix = "service/"
+	takenPrefix   = "taken/"
 
 	preambleVersion = 1
 	// maxKind is the longest kind, in bytes: room for the longest service and for
@@ -36,6 +37,19 @@ func Service(name string) Kind { return servicePrefix + Kind(name) }
 func (k Kind) Service() (name string, ok bool) {
 	name, ok = strings.CutPrefix(string(k), servicePrefix)
 	return name, ok && validServiceName(name)
+}
+
+// taken is the kind of such a pipe whose first byte says that the local server has
+// taken the connection; see Session.OpenTaken.
+func taken(name string) Kind { return takenPrefix + Kind(name) }
+
+// piped is Service for both kinds of pipes; says is true for the second.
+func (k Kind) piped() (name string, says, ok bool) {
+	if name, says = strings.CutPrefix(string(k), takenPrefix); says {
+		return name, true, validServiceName(name)
+	}
+	name, ok = k.Service()
+	return name, false, ok
 }
 
 func validServiceName(s string) bool {
@@ -58,7 +72,7 @@ func (k Kind) openable() bool {
 	if k == KindAPI {
 		return true
 	}
-	_, ok := k.Service()
+	_, _, ok := k.piped()
 	return ok
 }
 

@@ -27,8 +27,38 @@ var copyBufs = sync.Pool{New: func() any {
 	return &b
 }}
 
-// serveService joins an incoming service stream to its local server.
-func (s *Session) serveService(st *Stream, name string) {
+// takenByte is the first of a stream whose opener wants to know that the local server
+// has taken the connection.
+const takenByte = 1
+
+// OpenTaken opens a pipe to the named local server of the other side and returns when
+// that has taken the connection: for whoever must know, and would else learn it from
+// the server's first byte. Errors are those of Open, a *ResetError that says why it was
+// not taken, and that of ctx.
+func (s *Session) OpenTaken(ctx context.Context, name string) (net.Conn, error) {
+	conn, err := s.Open(ctx, taken(name))
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	var said [1]byte
+	_, err = io.ReadFull(conn, said[:])
+	switch {
+	case !stop():
+		err = ctx.Err()
+	case err == nil && said[0] != takenByte:
+		err = errors.New("the other side does not say that the service took the connection")
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// serveService joins an incoming service stream to its local server. With says its
+// opener is told that the server took the connection.
+func (s *Session) serveService(st *Stream, name string, says bool) {
 	if s.cfg.ServiceDial == nil {
 		_ = st.Reset(ResetNoService)
 		return
@@ -49,6 +79,12 @@ func (s *Session) serveService(st *Stream, name string) {
 		return
 	}
 	p := &pipe{st: st, local: local}
+	if says {
+		if _, err := st.Write([]byte{takenByte}); err != nil {
+			p.kill()
+			return
+		}
+	}
 	p.run()
 }
 

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -314,6 +316,65 @@ func TestServiceRefusalsAreTold(t *testing.T) {
 		}
 		wantReset(t, c, tunnel.ResetNoService)
 	})
+}
+
+func TestOpenTakenWaitsForTheLocalServer(t *testing.T) {
+	release := make(chan error, 1)
+	var asked atomic.Int32
+	hubSide, _ := pair(t, tunnel.Config{}, tunnel.Config{ServiceDial: func(ctx context.Context, name string) (net.Conn, error) {
+		asked.Add(1)
+		if name == "other" {
+			return nil, tunnel.ErrNoService
+		}
+		select {
+		case err := <-release:
+			if err != nil {
+				return nil, err
+			}
+			far, near := net.Pipe()
+			go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
+			return near, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	for err, code := range map[error]tunnel.ResetCode{
+		errors.New("refused"): tunnel.ResetUnreachable, context.DeadlineExceeded: tunnel.ResetTimeout, tunnel.ErrNoService: tunnel.ResetNoService,
+	} {
+		release <- err
+		var reset *tunnel.ResetError
+		if _, got := hubSide.OpenTaken(within(t), "svc"); !errors.As(got, &reset) || reset.Code != code {
+			t.Errorf("%v gives %v", err, got)
+		}
+	}
+	if _, err := hubSide.OpenTaken(within(t), "no such/name"); !errors.Is(err, tunnel.ErrBadKind) {
+		t.Errorf("got %v", err)
+	}
+	release <- nil
+	c, err := hubSide.OpenTaken(within(t), "svc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte("echo")); err != nil {
+		t.Fatal(err)
+	}
+	var back [4]byte
+	if _, err := io.ReadFull(c, back[:]); err != nil || string(back[:]) != "echo" {
+		t.Errorf("%q %v: the word of the other side is no part of the stream", back, err)
+	}
+	_ = c.Close()
+
+	ctx, cancel := context.WithCancel(within(t))
+	go func() { // when the dial is under way
+		for asked.Load() < 5 {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
+	if _, err := hubSide.OpenTaken(ctx, "svc"); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	release <- errors.New("too late")
 }
 
 // TestALostConnectionIsNoEndOfAStream has a connection that ends as that of a process

@@ -62,6 +62,10 @@ func (m *Main) serve(cmd *cobra.Command, c *client.Client, target, addr string, 
 	case want.httpOnly && info.Kind == api.ServiceTCP:
 		return cli.Usage("service %s of %s is a raw stream: use meshctl forward %s", info.Name, node, target)
 	}
+	if info.Policy != "" {
+		fmt.Fprintf(m.app.Stderr, "node %s has the policy %s: its %s can be read, and whatever would change something is refused; dispatch a task instead\n",
+			node, mesh.CleanLine(info.Policy), mesh.CleanLine(info.Name))
+	}
 	l, err := forward.Listen(addr)
 	if errors.Is(err, forward.ErrListen) {
 		return err

@@ -27,6 +27,10 @@ func serviceHub(t *testing.T) *clitest.Shell {
 		}
 		service, ok := strings.CutPrefix(r.URL.Path, "/v1/nodes/beta/services")
 		switch {
+		case strings.HasPrefix(r.URL.Path, "/v1/nodes/closed/"):
+			fail(api.Errorf(api.CodeRefused, "node closed takes nothing from desk"))
+		case r.URL.Path == "/v1/nodes/held/services":
+			_ = json.NewEncoder(w).Encode(api.ServiceList{Services: []api.ServiceInfo{{Name: "opencode", Kind: api.ServiceHTTP, Policy: api.PolicyHold}, {Name: "web", Kind: api.ServiceHTTP}}})
 		case strings.HasPrefix(r.URL.Path, "/v1/nodes/gone/"):
 			fail(api.Errorf(api.CodeNodeOffline, "node gone is offline"))
 		case !ok:
@@ -141,6 +145,10 @@ func TestWhatCannotBeForwardedIsSaidAtOnce(t *testing.T) {
 		{"forward beta/nope", cli.ExitUsage, `no service "nope"; it has db, opencode`},
 		{"forward nobody", cli.ExitUsage, "no node"},
 		{"forward gone", cli.ExitNoAccess, "offline"},
+		{"forward closed", cli.ExitNoAccess, "node closed takes nothing from"},
+		{"forward closed/web 4096", cli.ExitNoAccess, "node closed takes nothing from"},
+		{"open closed", cli.ExitNoAccess, "takes nothing from"},
+		{"attach closed --opencode-bin /bin/sh", cli.ExitNoAccess, "takes nothing from"},
 		{"forward beta/", cli.ExitUsage, "NODE/SERVICE"},
 		{"forward", cli.ExitUsage, "arg"},
 		{"forward beta 0.0.0.0:80", cli.ExitUsage, "127.0.0.1"},
@@ -156,6 +164,23 @@ func TestWhatCannotBeForwardedIsSaidAtOnce(t *testing.T) {
 		if res.Out != "" {
 			t.Errorf("%s: stdout carries %q", c.args, res.Out)
 		}
+	}
+}
+
+func TestANodeThatLetsNothingBeChangedIsSaidSoAtTheStart(t *testing.T) {
+	sh := serviceHub(t)
+	script(t, sh, "opencode", "echo attached")
+	for target, says := range map[string]bool{"held": true, "held/web": false, "beta": false} {
+		r := sh.Start([]string{"forward", target})
+		forwarded(t, r)
+		if res := r.Stop(); res.Code != 0 || strings.Contains(res.Err, "policy hold") != says {
+			t.Errorf("%s: %+v", target, res)
+		}
+	}
+	res := sh.Want(0, []string{"attach", "held"})
+	wantText(t, res.Err, "policy hold", "dispatch a task")
+	if res.Out != "attached\n" {
+		t.Errorf("%+v", res)
 	}
 }
 

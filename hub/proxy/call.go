@@ -162,6 +162,8 @@ func (c *call) reason(err error) error {
 		switch reset.Code {
 		case tunnel.ResetNoService:
 			return api.Errorf(api.CodeNotFound, "node %s offers %s no longer", node, service)
+		case tunnel.ResetUnknownKind:
+			return api.Errorf(api.CodeServiceDown, "node %s is too old for raw streams of this hub: update meshnode there", node)
 		case tunnel.ResetUnreachable:
 			return api.Errorf(api.CodeServiceDown, "%s of node %s does not run, or takes no connections: see to it on that machine", service, node)
 		case tunnel.ResetTimeout, tunnel.ResetBusy:

@@ -42,6 +42,8 @@ type bed struct {
 	pulse  time.Duration // of the tunnel; 0: as usual
 	thawed chan struct{} // closed unless the network is to stand still
 	failed error         // of every dial to a service
+	// dialing makes every dial last until its end, and is told of it.
+	dialing chan struct{}
 
 	mu sync.Mutex // guards thawed
 
@@ -137,6 +139,11 @@ func newBed(t *testing.T, settings ...setting) *bed {
 func (b *bed) dial(ctx context.Context, name string) (net.Conn, error) {
 	if b.failed != nil {
 		return nil, b.failed
+	}
+	if b.dialing != nil {
+		b.dialing <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	addr, ok := b.addrs[name]
 	if !ok {

@@ -152,3 +152,14 @@ func (n *Node) dial(ctx context.Context, service string) (net.Conn, error) {
 	}
 	return conn, nil
 }
+
+// dialTaken is dial that returns once the service took the connection.
+func (n *Node) dialTaken(ctx context.Context, service string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit+takenMargin)
+	defer cancel()
+	conn, err := n.session.OpenTaken(ctx, service)
+	if err != nil {
+		return nil, fmt.Errorf("open a raw stream: %w", err)
+	}
+	return conn, nil
+}

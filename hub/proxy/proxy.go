@@ -30,6 +30,9 @@ const (
 	// dialLimit is how long a service may take to accept a connection, the way
 	// through the tunnel included.
 	dialLimit = 10 * time.Second
+	// takenMargin is how much longer the hub waits for the word of a node, which has a
+	// limit of its own for the same and knows better what went wrong.
+	takenMargin = 2 * time.Second
 	// flushLimit is how long a piece of an answer of known length may wait for more of
 	// it; those of event streams and of answers without a length do not wait at all.
 	flushLimit = 50 * time.Millisecond

@@ -12,7 +12,7 @@ import (
 )
 
 // stream upgrades a request to a raw stream to a TCP service: bytes both ways, with
-// half-close. A service that does not take the connection shows as its end.
+// half-close. The answer comes when the service has taken the connection.
 func (c *call) stream(w http.ResponseWriter) {
 	if c.in.Method != http.MethodGet || !strings.EqualFold(c.in.Header.Get("Upgrade"), api.UpgradeStream) || c.in.ProtoMajor != 1 {
 		c.fail(w, api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream, not HTTP: use meshctl forward %s/%s", c.service.Name, c.node.name, c.node.name, c.service.Name))
@@ -22,7 +22,7 @@ func (c *call) stream(w http.ResponseWriter) {
 		c.fail(w, api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream and has no paths", c.service.Name, c.node.name))
 		return
 	}
-	back, err := c.node.dial(c.in.Context(), c.service.Name)
+	back, err := c.node.dialTaken(c.in.Context(), c.service.Name)
 	if err != nil {
 		c.failed(w, c.in, err)
 		return

@@ -30,7 +30,7 @@ type trailed struct {
 // Read implements io.Reader.
 func (t *trailed) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
-	if err == io.EOF { //nolint:errorlint // as io.Reader has it
+	if err == io.EOF {
 		t.clean()
 	}
 	return n, err

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/tunnel"
 )
 
 // upgrade sends an upgrade request with something behind it, over a connection of
@@ -162,4 +164,43 @@ func TestARawServiceIsNoHTTPServiceAndTheOtherWayRound(t *testing.T) {
 	} else if line, _ := r.ReadString('\n'); line != "with the answer\n" {
 		t.Errorf("got %q", line)
 	}
+}
+
+// TestARawStreamThatTheServiceDoesNotTakeIsNotBegun: the 101 says that it was.
+func TestARawStreamThatTheServiceDoesNotTakeIsNotBegun(t *testing.T) {
+	for name, c := range map[string]struct {
+		setting setting
+		code    api.Code
+		words   string
+	}{
+		"nobody listens":                  {tcp("127.0.0.1:1"), api.CodeServiceDown, "db of node alpha does not run"},
+		"it takes no connection in time":  {func(b *bed) { tcp("127.0.0.1:1")(b); b.failed = context.DeadlineExceeded }, api.CodeTimeout, "db of node alpha"},
+		"the node does not know it (now)": {func(b *bed) { tcp("")(b); delete(b.addrs, "db") }, api.CodeNotFound, "alpha offers db no longer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, c.setting)
+			_, _, resp := b.upgrade(dbPath, api.UpgradeStream, "early")
+			want(t, resp, c.code, c.words)
+			eventually(t, "nothing is under way", func() bool { return b.node.Under() == 0 && b.hub.Stats().Streams == 0 })
+		})
+	}
+	t.Run("the node goes meanwhile", func(t *testing.T) {
+		dialing := make(chan struct{})
+		b := newBed(t, tcp(""), func(b *bed) { b.dialing = dialing })
+		go func() { <-dialing; _ = b.far.CloseWith(tunnel.ReasonLost) }()
+		_, _, resp := b.upgrade(dbPath, api.UpgradeStream, "early")
+		want(t, resp, api.CodeNodeOffline, "alpha")
+	})
+	t.Run("the client goes meanwhile", func(t *testing.T) {
+		dialing := make(chan struct{})
+		b := newBed(t, tcp(""), func(b *bed) { b.dialing = dialing })
+		c, err := net.Dial("tcp", strings.TrimPrefix(b.root, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: mesh-stream\r\n\r\n", dbPath)
+		<-dialing
+		_ = c.Close()
+		eventually(t, "nothing is under way", func() bool { return b.node.Under() == 0 })
+	})
 }

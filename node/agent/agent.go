@@ -117,6 +117,13 @@ type Agent interface {
 	Status(ctx context.Context) api.AgentStatus
 }
 
+// Notifier is an Agent that tells of changes at once.
+type Notifier interface {
+	// Changed is closed when Status, or the server that the agent has, is next about to
+	// be another one. Whoever must miss nothing asks for it first and looks then.
+	Changed() <-chan struct{}
+}
+
 // Cleaner is an Agent that can delete the sessions that controllers left on this
 // machine (mesh-protocol.md §9, inbound clean-up).
 type Cleaner interface {

@@ -14,8 +14,8 @@ import (
 
 // Defaults.
 const (
-	// DefaultReportInterval is how often the agent's health is looked at; only
-	// changes are reported.
+	// DefaultReportInterval is how often the agent's health is looked at, besides when
+	// the agent says that it changed; only changes are reported.
 	DefaultReportInterval = 5 * time.Second
 	// DefaultSlowRetry is the wait after a refusal that only a person can mend, for a
 	// node that had been connected: its turns go on meanwhile.
@@ -39,7 +39,7 @@ const (
 )
 
 // Host is the node behind a link. The link calls it from one goroutine at a time,
-// except for the handler's requests and Report.
+// except for the handler's requests, Report and Changed.
 type Host interface {
 	// Hello moves the journal's epoch on durably and describes the node.
 	Hello(ctx context.Context) (api.Hello, error)
@@ -54,6 +54,9 @@ type Host interface {
 	Detach()
 	// Report says how the node is.
 	Report(ctx context.Context) api.NodeReport
+	// Changed is closed when a report of agent or services is next going to be another
+	// one, for changes that cannot wait for ReportInterval. nil: there are none.
+	Changed() <-chan struct{}
 	// Supersede makes the node start nothing more; Revoke aborts what runs as well.
 	Supersede()
 	Revoke()

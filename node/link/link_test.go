@@ -30,10 +30,11 @@ type host struct {
 	agent   api.AgentStatus
 	failure error // of Hello
 	client  *link.Client
+	changed chan struct{}
 }
 
 func newHost() *host {
-	return &host{events: make(chan string, 1000), drained: make(chan struct{}), journal: "j1", agent: api.AgentStatus{Kind: "fake", Health: api.HealthHealthy}}
+	return &host{events: make(chan string, 1000), drained: make(chan struct{}), journal: "j1", agent: api.AgentStatus{Kind: "fake", Health: api.HealthHealthy}, changed: make(chan struct{})}
 }
 
 func (h *host) Hello(context.Context) (api.Hello, error) {
@@ -68,6 +69,20 @@ func (h *host) Attach(c *link.Client) {
 	defer h.mu.Unlock()
 	h.client = c
 	h.events <- "attach"
+}
+
+func (h *host) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+// tell says that something changed.
+func (h *host) tell() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 func (h *host) Detach() { h.events <- "detach" }
@@ -227,6 +242,26 @@ func TestLinkReports(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestLinkReportsAtOnceWhatTheHostSaysHasChanged(t *testing.T) {
+	hub := linktest.New(t, tunnel.Config{})
+	h := newHost()
+	r := start(t, hub, h, func(c *link.Config) { c.ReportInterval = time.Hour })
+	r.expect("welcomed", "attach")
+	for _, health := range []string{api.HealthUnreachable, api.HealthStarting, api.HealthHealthy} {
+		h.set(func() { h.agent.Health = health })
+		h.tell()
+		if got := linktest.Await(t, hub.Reports, "a report"); got.Agent.Health != health {
+			t.Fatalf("report %+v", got)
+		}
+	}
+	h.tell() // of nothing
+	select {
+	case got := <-hub.Reports:
+		t.Errorf("a report without news: %+v", got)
+	case <-time.After(50 * time.Millisecond):
+	}
 }
 
 func TestLinkReplacesForkedJournal(t *testing.T) {

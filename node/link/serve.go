@@ -89,28 +89,29 @@ func (l *Link) greet(ctx context.Context, client *Client) (api.Hello, api.Welcom
 }
 
 // report tells the hub when the agent's health or the services change, until ctx
-// ends.
+// ends: at once where the host says so, as for a server that was started again and has
+// a new password.
 func (l *Link) report(ctx context.Context, client *Client, known api.NodeReport) {
 	tick := time.NewTicker(l.cfg.ReportInterval)
 	defer tick.Stop()
 	for {
+		news := l.cfg.Host.Changed() // before the look, so that nothing is missed
+		if report := l.cfg.Host.Report(ctx); changed(known, report) {
+			callCtx, cancel := context.WithTimeout(ctx, reportTimeout)
+			err := client.Call(callCtx, http.MethodPut, "/v1/status", report, nil)
+			cancel()
+			if err == nil {
+				known = report
+			} else {
+				l.log.Debug("status not reported", "err", err)
+			}
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-news:
 		}
-		report := l.cfg.Host.Report(ctx)
-		if !changed(known, report) {
-			continue
-		}
-		callCtx, cancel := context.WithTimeout(ctx, reportTimeout)
-		err := client.Call(callCtx, http.MethodPut, "/v1/status", report, nil)
-		cancel()
-		if err != nil {
-			l.log.Debug("status not reported", "err", err)
-			continue
-		}
-		known = report
 	}
 }
 

@@ -225,6 +225,13 @@ func (h *health) status() api.AgentStatus {
 		Warnings: append([]string(nil), h.warnings...)}
 }
 
+// news is closed at the next change of the state.
+func (h *health) news() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
 func (h *health) endpoint() (endpoint, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -100,6 +100,36 @@ func TestHealthOfAGivenServer(t *testing.T) {
 			t.Errorf("detail %q", s.Detail)
 		}
 	})
+	t.Run("tells of each change, so that nobody need ask in between", func(t *testing.T) {
+		f := newFake(t)
+		turn := newTurn(t, "alpha-1-aaaa", "x")
+		cfg := forFake(f, turn.Workspace.Dir)
+		a, err := opencode.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		for a.Status(t.Context()).Health != api.HealthHealthy {
+			news := a.Changed()
+			if len(told) == 0 {
+				if err := a.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			told = append(told, a.Status(t.Context()).Health)
+			select {
+			case <-news:
+			case <-time.After(20 * time.Second):
+				t.Fatalf("nobody told that it is healthy: %v", told)
+			}
+		}
+		if _, _, _, ok := a.Server(); !ok {
+			t.Error("it is healthy and no server")
+		}
+		if err := a.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("that is not there is unreachable, and a turn fails after its wait", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

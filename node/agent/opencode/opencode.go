@@ -173,7 +173,10 @@ type Agent struct {
 	ended  chan struct{}
 }
 
-var _ agent.Agent = (*Agent)(nil)
+var (
+	_ agent.Agent    = (*Agent)(nil)
+	_ agent.Notifier = (*Agent)(nil)
+)
 
 // New checks the configuration. It starts nothing.
 func New(cfg Config) (*Agent, error) {
@@ -237,6 +240,9 @@ func (a *Agent) Stop(ctx context.Context) error {
 
 // Status implements agent.Agent. It returns what the last probe found.
 func (a *Agent) Status(context.Context) api.AgentStatus { return a.health.status() }
+
+// Changed implements agent.Notifier.
+func (a *Agent) Changed() <-chan struct{} { return a.health.news() }
 
 // Server is where the healthy server listens and the credentials that it takes,
 // for whoever passes its interface on. ok is false while there is none.
