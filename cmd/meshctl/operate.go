@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -72,20 +70,5 @@ func (m *Main) sure(cmd *cobra.Command, c *client.Client, controller, target, wo
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(m.app.Stderr, "Delete session %s of %s on %s, workspace %s, for good? [y/N] ", sessionID(s), cli.Or(s.Controller), cli.Or(s.Target), cli.Or(s.Workspace))
-	line, err := cli.Await(cmd.Context(), m.app, func() (string, error) {
-		line, err := bufio.NewReader(m.app.Stdin).ReadString('\n')
-		if line != "" {
-			err = nil
-		}
-		return line, err
-	})
-	if cmd.Context().Err() != nil {
-		return err
-	}
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return nil
-	}
-	return cli.Exit(cli.ExitNotDone, errors.New("nothing was done"))
+	return m.app.Ask(cmd.Context(), fmt.Sprintf("Delete session %s of %s on %s, workspace %s, for good?", sessionID(s), cli.Or(s.Controller), cli.Or(s.Target), cli.Or(s.Workspace)))
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"io"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/mcp"
+	"opencode-mesh/node/opencomms/pins"
 )
 
 // Variables of the original, by which a host's configuration says who its agent is.
@@ -18,9 +18,6 @@ const (
 	envMember  = "OPENCOMMS_MEMBER_ID"
 	envProject = "OPENCOMMS_PROJECT_ID"
 )
-
-// hostName is what a member's host may be called: a word.
-var hostName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 func (m *Main) mcp() *cobra.Command {
 	cmd := &cobra.Command{
@@ -51,7 +48,7 @@ func (m *Main) serveMCP(cmd *cobra.Command, _ []string) error {
 	if dir == "" {
 		dir = "."
 	}
-	if host != "" && !hostName.MatchString(host) {
+	if host != "" && !pins.ValidHost(host) {
 		return cli.Usage("--host is a word of a-z, 0-9, dots, - and _, not %q", host)
 	}
 	member, _ := m.app.Getenv(envMember)

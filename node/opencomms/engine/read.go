@@ -153,6 +153,9 @@ func viewChannel(s *opencomms.State, ch *opencomms.Channel, last int64) ChannelS
 	return v
 }
 
+// View is a message as reads show it.
+func View(row *opencomms.Envelope) Message { return view(row) }
+
 func view(row *opencomms.Envelope) Message {
 	return Message{
 		ID: row.ID, SenderRole: row.SenderRole, RecipientRole: row.RecipientRole, Type: row.Type,

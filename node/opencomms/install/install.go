@@ -75,14 +75,17 @@ type Result struct {
 // ErrNoState says that a project has no state file yet.
 var ErrNoState = errors.New("there is no channel in this project yet; create one first")
 
+// ErrInvalid says that what was asked for cannot be.
+var ErrInvalid = errors.New("not possible")
+
 // ErrPinned says that a host has a member already.
 var ErrPinned = errors.New("this host has a member already")
 
 // Install makes a host a member. The pin is written last: when that fails the
 // configuration names an id that has none, and installing it again is harmless.
 func Install(r Request) (Result, error) {
-	if !opencomms.ValidMember(r.Host) {
-		return Result{}, fmt.Errorf("%q is no name of a host: letters, digits, - and _ are allowed, at most %d", r.Host, opencomms.MaxMemberID)
+	if !pins.ValidHost(r.Host) {
+		return Result{}, fmt.Errorf("%w: a host is called by a word of a-z, 0-9, dots, - and _, not %q", ErrInvalid, r.Host)
 	}
 	if _, err := os.Stat(filepath.Join(r.Project, statefile.Dir, "state.json")); errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("%s: %w", r.Project, ErrNoState)
@@ -121,16 +124,16 @@ func choose(r Request, list []pins.Pin) (pins.Pin, error) {
 		r.ID = opencomms.NewID(opencomms.PrefixMember)
 	}
 	if !opencomms.ValidMember(r.ID) || r.ID == opencomms.OperatorSession {
-		return pins.Pin{}, fmt.Errorf("%q is no id of a member: letters, digits, - and _ are allowed, at most %d, and not the word %s", r.ID, opencomms.MaxMemberID, opencomms.OperatorSession)
+		return pins.Pin{}, fmt.Errorf("%w: %q is no id of a member: letters, digits, - and _ are allowed, at most %d, and not the word %s", ErrInvalid, r.ID, opencomms.MaxMemberID, opencomms.OperatorSession)
 	}
 	if p, ok := pinOf(list, r.ID); ok {
 		if p.Host != r.Host {
-			return pins.Pin{}, fmt.Errorf("%s is a member of the host %s already", r.ID, p.Host)
+			return pins.Pin{}, fmt.Errorf("%w: %s is a member of the host %s already", ErrInvalid, r.ID, p.Host)
 		}
 		return p, nil
 	}
 	if len(list) >= pins.MaxListed {
-		return pins.Pin{}, fmt.Errorf("this project has %d pins, which is the most there may be", len(list))
+		return pins.Pin{}, fmt.Errorf("%w: this project has %d pins, which is the most there may be", ErrInvalid, len(list))
 	}
 	return pins.Pin{MemberID: r.ID, Host: r.Host, SavedAt: r.now().UnixMilli()}, nil
 }

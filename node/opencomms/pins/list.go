@@ -5,8 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
 )
+
+// hostName is what a member's host may be called: a word.
+var hostName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// ValidHost reports whether an agent's program may be called that.
+func ValidHost(name string) bool { return hostName.MatchString(name) }
 
 // MaxListed is how many pins of a project are listed.
 const MaxListed = 1000
