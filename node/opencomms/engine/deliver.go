@@ -35,6 +35,7 @@ func (e Engine) Drain(s *opencomms.State, recipient string, opt DrainOptions) []
 		}
 	}
 	var drained []*opencomms.Envelope
+	waits := map[*opencomms.Channel]bool{}
 	rest := make([]string, 0, len(queue))
 	for _, id := range queue {
 		row, ok := s.Messages.Get(id)
@@ -55,8 +56,10 @@ func (e Engine) Drain(s *opencomms.State, recipient string, opt DrainOptions) []
 			rest = append(rest, id)
 		case expired(ch, m, row, now):
 			row.Status = opencomms.StatusStale
-		case len(drained) == 0 && cooling(ch, recipient, now),
-			opt.Only != nil && !opt.Only(row),
+		case len(drained) == 0 && cooling(ch, recipient, now), waits[ch]:
+			waits[ch] = true // what comes later in the channel does not overtake
+			rest = append(rest, id)
+		case opt.Only != nil && !opt.Only(row),
 			spent(ch, now) != nil:
 			rest = append(rest, id)
 		default:

@@ -54,6 +54,7 @@ func TestTheCooldownHoldsUpOnlyWhatComesFirst(t *testing.T) {
 	w := newWorld(t)
 	w.channel("review", 2)
 	w.channel("other", 2)
+	w.channel("third", 2)
 	w.send("1")
 	if n := len(w.drain("ses_b")); n != 1 {
 		t.Fatalf("%d drained", n)
@@ -63,19 +64,25 @@ func TestTheCooldownHoldsUpOnlyWhatComesFirst(t *testing.T) {
 	if got := w.drain("ses_b"); len(got) != 0 || !slices.Equal(w.queue("ses_b"), []string{held.ID}) {
 		t.Fatalf("drained %v in the pause", ids(got))
 	}
-	// Mail of another channel is not held up, and what comes behind it goes along.
+	// Mail of another channel is not held up. What comes behind it is, if it would
+	// overtake.
 	w.must(sendAs(w, "ses_a", engine.SendRequest{Channel: "other", Content: "3"}))
 	behind := w.send("4")
 	got := w.drain("ses_b")
-	if len(got) != 2 || got[1] != behind || !slices.Equal(w.queue("ses_b"), []string{held.ID}) {
+	if len(got) != 1 || got[0].Content != "3" || !slices.Equal(w.queue("ses_b"), []string{held.ID, behind.ID}) {
 		t.Fatalf("drained %v, queue %v", ids(got), w.queue("ses_b"))
 	}
+	w.must(sendAs(w, "ses_a", engine.SendRequest{Channel: "third", Content: "5", To: "B"}))
+	w.must(sendAs(w, "ses_a", engine.SendRequest{Channel: "other", Content: "6"}))
+	if got := w.drain("ses_b"); len(got) != 2 || got[1].Content != "6" {
+		t.Fatalf("the pause holds up what comes behind another: %v", ids(got))
+	}
 	w.now += 1000
-	if got := w.drain("ses_b"); len(got) != 1 || got[0] != held {
+	if got := w.drain("ses_b"); !slices.Equal(ids(got), []string{held.ID, behind.ID}) {
 		t.Fatalf("drained %v after the pause", ids(got))
 	}
 	// A pause that a clock put back made endless is none.
-	w.send("5")
+	w.send("7")
 	w.now -= 60 * minute
 	if got := w.drain("ses_b"); len(got) != 1 {
 		t.Fatalf("the clock holds it up")
