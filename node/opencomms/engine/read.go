@@ -33,7 +33,7 @@ func (e Engine) Inbox(s *opencomms.State, c Caller, channel string, limit int) (
 	names := ChannelNames(s)
 	for _, id := range queue[:min(len(queue), readLimit(limit))] {
 		if row, ok := s.Messages.Get(id); ok && row.Recipient == c.Session {
-			m := view(row)
+			m := View(row)
 			m.Channel = names[row.ChannelID]
 			m.RecipientRole = ""
 			in.Messages = append(in.Messages, m)
@@ -57,7 +57,7 @@ func (e Engine) History(s *opencomms.State, c Caller, channel string, limit int)
 	newestFirst(rows)
 	h := History{Messages: []Message{}}
 	for _, row := range rows[:min(len(rows), readLimit(limit))] {
-		h.Messages = append(h.Messages, view(row))
+		h.Messages = append(h.Messages, View(row))
 	}
 	return h, nil
 }
@@ -154,9 +154,7 @@ func viewChannel(s *opencomms.State, ch *opencomms.Channel, last int64) ChannelS
 }
 
 // View is a message as reads show it.
-func View(row *opencomms.Envelope) Message { return view(row) }
-
-func view(row *opencomms.Envelope) Message {
+func View(row *opencomms.Envelope) Message {
 	return Message{
 		ID: row.ID, SenderRole: row.SenderRole, RecipientRole: row.RecipientRole, Type: row.Type,
 		Content: row.Content, Timestamp: row.Timestamp, ReplyTo: orNull(row.ReplyTo), Hops: row.Hops, Status: row.Status,
