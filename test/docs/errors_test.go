@@ -2,6 +2,7 @@ package docs
 
 import (
 	"go/constant"
+	"go/types"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,4 +67,22 @@ func TestErrorsPageListsEveryTaskCodeAndFlag(t *testing.T) {
 
 	states := declared("protocol/api", "State")
 	same(t, "state", documented("State", "Meaning"), states)
+}
+
+func TestOpenCommsPageListsEveryRefusal(t *testing.T) {
+	documented := map[string]bool{}
+	for _, row := range rows(read(t, "docs/opencomms.md"), "Refusal", "When", "What to do") {
+		if len(row) != 3 || row[1] == "" {
+			t.Errorf("the row of %s is not complete", row[0])
+			continue
+		}
+		documented[strings.Trim(row[0], "`")] = true
+	}
+	codes := map[string]bool{}
+	for _, v := range newChecker().constants(t, "node/opencomms/engine") {
+		if named, ok := v.Type().(*types.Named); ok && named.Obj().Name() == "Code" {
+			codes[constant.StringVal(v.Val())] = true
+		}
+	}
+	same(t, "refusal", documented, codes)
 }
