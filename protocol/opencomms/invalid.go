@@ -81,6 +81,9 @@ func (c *Channel) check(key string) *InvalidError {
 	return nil
 }
 
+// memberDepth is how deep a member stands in a state file.
+const memberDepth = 5
+
 func (m *Member) check() *InvalidError {
 	switch {
 	case m == nil:
@@ -91,6 +94,7 @@ func (m *Member) check() *InvalidError {
 		return &InvalidError{"role", ErrRoleForm.Error()}
 	case len(m.Capabilities) > 0:
 		s := newScanner(m.Capabilities, 0)
+		s.depth = memberDepth
 		s.value()
 		s.end()
 		if s.err != nil {

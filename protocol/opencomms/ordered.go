@@ -9,7 +9,12 @@ type Ordered[V any] struct {
 	slots []slot[V]
 	index map[string]int // key → place in slots
 	gone  int            // deleted slots
+	walks int            // All that run: the slots stay where they are
 }
+
+// compactFrom is the number of deleted slots from which they are given up, once
+// they are more than those in use.
+const compactFrom = 32
 
 type slot[V any] struct {
 	key  string
@@ -39,8 +44,23 @@ func (o *Ordered[V]) Set(key string, v V) {
 	if o.index == nil {
 		o.index = make(map[string]int)
 	}
+	if o.gone >= compactFrom && o.gone > len(o.index) && o.walks == 0 {
+		o.compact()
+	}
 	o.index[key] = len(o.slots)
 	o.slots = append(o.slots, slot[V]{key: key, val: v, live: true})
+}
+
+func (o *Ordered[V]) compact() {
+	live := o.slots[:0]
+	for _, s := range o.slots {
+		if s.live {
+			o.index[s.key] = len(live)
+			live = append(live, s)
+		}
+	}
+	clear(o.slots[len(live):])
+	o.slots, o.gone = live, 0
 }
 
 // Delete removes key, if it is there. It may be called while All runs.
@@ -58,6 +78,8 @@ func (o *Ordered[V]) Delete(key string) {
 // seen.
 func (o *Ordered[V]) All() iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
+		o.walks++
+		defer func() { o.walks-- }()
 		for i := range o.slots {
 			if s := o.slots[i]; s.live && !yield(s.key, s.val) {
 				return

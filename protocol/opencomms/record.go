@@ -112,44 +112,64 @@ func toFill[T any](fields []field[T], bad uint32) bool {
 // record is laid out anew, and the texts of its other members stay.
 func appendRecord[T any](dst []byte, fields []field[T], r *T, old string, depth int) []byte {
 	start := len(dst)
+	dst = appendNew(dst, fields, r, depth)
+	if !isObject(old) || string(dst[start:]) == old {
+		return dst
+	}
+	return patchRecord(dst[:start], fields, r, old, depth)
+}
+
+// appendNew writes a new record.
+func appendNew[T any](dst []byte, fields []field[T], r *T, depth int) []byte {
+	dst = append(dst, '{')
+	first := true
+	for i := range fields {
+		before := len(dst)
+		dst = appendKey(dst, first, depth+1, fields[i].name)
+		value := len(dst)
+		if dst = fields[i].write(dst, r, "", depth+1); len(dst) == value {
+			dst = dst[:before]
+			continue
+		}
+		first = false
+	}
+	return appendClose(dst, first, depth, '}')
+}
+
+// patchRecord writes a record that differs from its old text.
+func patchRecord[T any](dst []byte, fields []field[T], r *T, old string, depth int) []byte {
+	start := len(dst)
 	dst = append(dst, '{')
 	first, changed := true, false
 	var seen uint32
-	if isObject(old) {
-		members := splitMembers(old)
-		i := -1
-		for key, text := range members.All() {
-			before := len(dst)
-			dst = appendKey(dst, first, depth+1, key)
-			at := lookup(fields, key, i+1)
-			if at < 0 {
-				dst = append(dst, text...)
-				first = false
-				continue
-			}
-			i = at
-			seen |= 1 << i
-			f := &fields[i]
-			value := len(dst)
-			dst = f.write(dst, r, text, depth+1)
-			if string(dst[value:]) == text {
-				first = false
-				continue
-			}
-			switch {
-			case sameValue(f, text, dst[value:], depth+1):
-				dst = append(dst[:value], text...)
-			case len(dst) == value:
-				dst = dst[:before]
-				changed = true
-				continue
-			default:
-				changed = true
-			}
+	members := splitMembers(old)
+	at := -1
+	for key, text := range members.All() {
+		before := len(dst)
+		dst = appendKey(dst, first, depth+1, key)
+		i := lookup(fields, key, at+1)
+		if i < 0 {
+			dst = append(dst, text...)
 			first = false
+			continue
 		}
-	} else {
-		old = ""
+		at = i
+		seen |= 1 << i
+		f := &fields[i]
+		value := len(dst)
+		dst = f.write(dst, r, text, depth+1)
+		switch {
+		case string(dst[value:]) == text:
+		case sameValue(f, text, dst[value:], depth+1):
+			dst = append(dst[:value], text...)
+		case len(dst) == value: // it is gone
+			dst = dst[:before]
+			changed = true
+			continue
+		default:
+			changed = true
+		}
+		first = false
 	}
 	for i := range fields {
 		if seen&(1<<i) != 0 {
@@ -160,13 +180,13 @@ func appendRecord[T any](dst []byte, fields []field[T], r *T, old string, depth 
 		dst = appendKey(dst, first, depth+1, f.name)
 		value := len(dst)
 		dst = f.write(dst, r, "", depth+1)
-		if len(dst) == value || old != "" && f.rule == lazy && isZero(f, dst[value:], depth+1) {
+		if len(dst) == value || f.rule == lazy && isZero(f, dst[value:], depth+1) {
 			dst = dst[:before]
 			continue
 		}
 		first, changed = false, true
 	}
-	if old != "" && !changed {
+	if !changed {
 		return append(dst[:start], old...)
 	}
 	return appendClose(dst, first, depth, '}')

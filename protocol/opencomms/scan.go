@@ -16,6 +16,8 @@ type scanner struct {
 	depth int
 	err   *InvalidError
 
+	buf []byte // room for strings with escapes
+
 	// version is the schema version that is expected.
 	version int
 	// fault is what a list inside a record breaks, for the record's reader: by the
@@ -205,27 +207,15 @@ func (s *scanner) str() string {
 		s.at = i + 1
 		return text[start:i]
 	}
-	var out []byte
+	s.buf = append(s.buf[:0], text[start:i]...)
 	for i < len(text) {
-		from := i
-		for i < len(text) && plain[text[i]] {
-			i++
-		}
-		if out == nil {
-			out = make([]byte, 0, 2*(i-start)+64)
-			from = start
-		}
-		out = append(out, text[from:i]...)
-		if i == len(text) {
-			break
-		}
 		switch text[i] {
 		case '"':
 			s.at = i + 1
-			return string(out)
+			return string(s.buf)
 		case '\\':
 			size := 0
-			if out, size = appendEscaped(out, text[i:]); size == 0 {
+			if s.buf, size = appendEscaped(s.buf, text[i:]); size == 0 {
 				s.at = i
 				s.fail("a broken escape")
 				return ""
@@ -236,6 +226,11 @@ func (s *scanner) str() string {
 			s.fail("a control character in a string")
 			return ""
 		}
+		from := i
+		for i < len(text) && plain[text[i]] {
+			i++
+		}
+		s.buf = append(s.buf, text[from:i]...)
 	}
 	s.fail("a string without an end")
 	return ""

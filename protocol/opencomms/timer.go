@@ -61,11 +61,10 @@ func (c *Channel) convertTimer() {
 		}
 	}
 	for key, ms := range old.Elapsed.All() {
-		if key == role && c.Timer.Active != "" && key != c.Timer.Active {
-			before, _ := c.Timer.Elapsed.Get(c.Timer.Active)
-			c.Timer.Elapsed.Set(c.Timer.Active, before+ms)
-			continue
+		if key == role && c.Timer.Active != "" {
+			key = c.Timer.Active
 		}
-		c.Timer.Elapsed.Set(key, ms)
+		before, _ := c.Timer.Elapsed.Get(key)
+		c.Timer.Elapsed.Set(key, before+ms)
 	}
 }
