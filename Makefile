@@ -64,7 +64,7 @@ soak: tools ## the fault suites for a long time (SOAK=1h)
 	MESH_TEST_SOAK=$(or $(SOAK),1h) $(GO) test -tags faults -timeout 0 -count=1 -v -run Soak ./test/faults/...
 
 bench: ## benchmarks that print ratios within one run
-	$(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./test/bench/... ./tunnel/ ./store/boltdb/
+	$(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./test/bench/... ./tunnel/ ./store/boltdb/ ./protocol/opencomms/
 
 demo: build ## a hub and two nodes on loopback with the built-in agent (DEMO_EXIT=1 stops at the end)
 	@deploy/demo.sh
@@ -80,7 +80,7 @@ lint: $(LINTER) ## linters and import rules
 fuzz: ## every fuzz target for FUZZTIME each
 	@set -e; for pkg in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg; \
 	  done; \
 	done
 
