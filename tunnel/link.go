@@ -15,8 +15,8 @@ const (
 	// notSentLowat is how much may wait unsent in the kernel, in bytes. A small
 	// request then waits behind that much of a bulk transfer, not behind megabytes.
 	notSentLowat = 64 << 10
-	// deadlineSlack is the part of the write time-out by which a write deadline
-	// may be older than the write: it is set again once this much has passed.
+	// deadlineSlack is the part of a write's time-out by which its deadline may be
+	// older than the write: it is set again once this much has passed.
 	deadlineSlack = 4
 )
 

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -77,7 +78,10 @@ func (o *outgoing) write(op byte, payload []byte) error {
 	case !mine:
 		return nil
 	case burst:
-		go func() { _ = o.drain() }() // close waits for it, in settled
+		go func() { // close waits for it, in settled
+			runtime.Gosched() // whoever can run may have a frame to add first
+			_ = o.drain()
+		}()
 		return nil
 	}
 	return o.drain()

@@ -16,7 +16,8 @@ const (
 	// copySize is the size of a copy buffer, in bytes: one full mux frame.
 	copySize = frameSize - 12
 	// resetCheck is how long a write to the local server may take before the pipe
-	// starts to look, at this interval, whether the stream was reset meanwhile.
+	// starts to look, at this interval, whether the stream was reset meanwhile. It may
+	// be up to deadlineSlack less.
 	resetCheck = 250 * time.Millisecond
 )
 
@@ -94,6 +95,8 @@ type pipe struct {
 	local net.Conn
 	once  sync.Once // guards kill
 
+	armed time.Time // deadline in force for writing to local; belongs to the inward copy
+
 	// watch asks the outward copy to look every resetCheck whether the stream was
 	// reset: the inward copy does not read from it just now, or has read its end.
 	watch atomic.Bool
@@ -166,8 +169,11 @@ func (p *pipe) copyInOnce() error {
 func (p *pipe) writeLocal(b []byte) error {
 	defer p.watch.Store(false)
 	for {
-		if err := p.local.SetWriteDeadline(time.Now().Add(resetCheck)); err != nil {
-			return err
+		if now := time.Now(); p.armed.Sub(now) < resetCheck-resetCheck/deadlineSlack {
+			p.armed = now.Add(resetCheck)
+			if err := p.local.SetWriteDeadline(p.armed); err != nil {
+				return err
+			}
 		}
 		n, err := p.local.Write(b)
 		if err == nil || !isTimeout(err) {

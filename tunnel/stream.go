@@ -92,6 +92,29 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return n, s.session.streamError(err)
 }
 
+// ReadFrom implements io.ReaderFrom: whatever sends a body through a stream (io.Copy,
+// http.Transport) makes full frames, where its own buffer would make half ones.
+func (s *Stream) ReadFrom(r io.Reader) (n int64, err error) {
+	buf := copyBufs.Get().(*[]byte)
+	defer copyBufs.Put(buf)
+	for {
+		k, err := r.Read(*buf)
+		if k > 0 {
+			w, werr := s.Write((*buf)[:k])
+			n += int64(w)
+			if werr != nil {
+				return n, werr
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return n, nil
+		case err != nil:
+			return n, err
+		}
+	}
+}
+
 // probeRead reports whether the stream was reset or its session ended. It takes
 // no data and may only be called by the goroutine that reads.
 func (s *Stream) probeRead() error {

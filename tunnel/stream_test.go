@@ -390,3 +390,49 @@ func FuzzReadPreamble(f *testing.F) {
 		}
 	})
 }
+
+// pieced gives a stream of bytes to read and notes how large the pieces could be.
+type pieced struct {
+	left, smallest int
+	err            error
+}
+
+func (p *pieced) Read(b []byte) (int, error) {
+	if p.left == 0 {
+		return 0, p.err
+	}
+	p.smallest = min(p.smallest, len(b))
+	n := min(len(b), p.left)
+	p.left -= n
+	return n, nil
+}
+
+func TestABodyIsCopiedInFullFrames(t *testing.T) {
+	const size = 1 << 20
+	opener, acceptor := streams(t)
+	got := make(chan int64, 1)
+	go func() {
+		n, _ := io.Copy(io.Discard, acceptor)
+		got <- n
+	}()
+	from := &pieced{left: size, smallest: size, err: io.EOF}
+	if n, err := io.Copy(opener, from); n != size || err != nil {
+		t.Fatalf("copied %d bytes, %v", n, err)
+	}
+	if from.smallest < 60<<10 {
+		t.Errorf("read in pieces of %d bytes", from.smallest)
+	}
+	broken := errors.New("broken")
+	if n, err := io.Copy(opener, &pieced{left: 5, smallest: size, err: broken}); n != 5 || !errors.Is(err, broken) {
+		t.Errorf("from a source that breaks: %d bytes, %v", n, err)
+	}
+	if err := opener.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n := receive(t, got, "the end"); n != size+5 {
+		t.Errorf("%d bytes arrived", n)
+	}
+	if n, err := io.Copy(opener, &pieced{left: 5, smallest: size}); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("into a stream that ended: %d bytes, %v", n, err)
+	}
+}

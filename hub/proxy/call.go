@@ -46,7 +46,13 @@ func (c *call) http(w http.ResponseWriter) {
 	}
 	rp := httputil.ReverseProxy{
 		Rewrite: c.rewrite, Transport: c.node, BufferPool: &c.proxy.buffers, FlushInterval: flushLimit,
-		ModifyResponse: c.answer, ErrorHandler: c.failed, ErrorLog: c.proxy.quiet,
+		ErrorHandler: c.failed, ErrorLog: c.proxy.quiet,
+	}
+	rp.ModifyResponse = func(res *http.Response) error {
+		if b, ok := res.Body.(*body); ok && b.whole {
+			rp.FlushInterval = 0 // no piece of it waits for another: no timer
+		}
+		return c.answer(res)
 	}
 	rp.ServeHTTP(&answering{w, c}, c.in)
 }

@@ -126,6 +126,7 @@ func (n *Node) exchange(s *stream, req *http.Request) (*http.Response, error) {
 	}
 	s.left = -1
 	b.ReadCloser, b.keep = res.Body, !res.Close
+	b.whole = res.ContentLength >= 0 && res.ContentLength <= int64(s.in.Buffered())
 	if res.Body == http.NoBody {
 		b.end(true)
 		return res, nil
@@ -165,6 +166,7 @@ type body struct {
 	stream *stream // nil once the body let go of it
 	stop   func() bool
 	keep   bool
+	whole  bool // it is here to its end
 }
 
 // Read implements io.Reader.
