@@ -3,12 +3,16 @@
 GO           ?= go
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 OPENCODE     ?= 1.18.33
+INSPECTOR    ?= 2.12.0
 GOLANGCI     ?= v2.15.0
 FUZZTIME     ?= 30s
 COMMANDS     := meshhub meshnode meshctl
 PLATFORMS    := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 LDFLAGS      := -s -w -X opencode-mesh/cmd/internal/cli.Version=$(VERSION)
 OPENCODE_DIR := .tools/node_modules/opencode-ai
+# In a directory of its own: npm removes from one what it did not just install.
+INSPECTOR_AT := .tools/mcp-inspector-$(INSPECTOR)
+INSPECTOR_DIR := $(INSPECTOR_AT)/node_modules/@modelcontextprotocol/inspector
 LINTER       := .tools/bin/golangci-lint-$(GOLANGCI)
 
 # What a shell has set for a mesh of its own must not reach builds and tests.
@@ -29,11 +33,17 @@ build-all: ## static binaries of every platform in bin/OS-ARCH/
 	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$$os-$$arch/ $(COMMANDS:%=./cmd/%); \
 	done
 
-tools: $(OPENCODE_DIR)/package.json ## what the tests need, installed under .tools
+tools: $(OPENCODE_DIR)/package.json $(INSPECTOR_DIR)/package.json ## what the tests need, installed under .tools
 
 $(OPENCODE_DIR)/package.json:
 	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer (Debian: apt-get install nodejs npm)" >&2; exit 1; }
 	npm install --no-save --no-audit --no-fund --prefix .tools opencode-ai@$(OPENCODE)
+
+# Its command line runs on Node.js 20, though the package asks for 22.
+$(INSPECTOR_DIR)/package.json:
+	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer (Debian: apt-get install nodejs npm)" >&2; exit 1; }
+	@mkdir -p $(INSPECTOR_AT)
+	npm install --no-save --no-audit --no-fund --ignore-scripts --prefix $(INSPECTOR_AT) @modelcontextprotocol/inspector@$(INSPECTOR)
 
 tools-browser: tools ## Chromium and tmux, which the browser tests need, by apt
 	@missing=""; command -v tmux >/dev/null || missing="$$missing tmux"; \
