@@ -31,7 +31,7 @@ Who the agent is comes from OPENCOMMS_MEMBER_ID in the environment and from noth
 		RunE:    m.serveMCP,
 	}
 	f := cmd.Flags()
-	f.String("project", "", "directory of the project (default: the current one)")
+	f.String("project", "", "directory of the project (default: the nearest one that has .opencomms)")
 	f.String("host", "", "what the agent's program is called in channels that it comes into (default: as its pin says, else mcp)")
 	f.Bool("admin", false, "offer opencomms_kick too, which removes members")
 	return cmd
@@ -42,14 +42,14 @@ func (m *Main) serveMCP(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	dir, _ := cmd.Flags().GetString("project")
 	host, _ := cmd.Flags().GetString("host")
 	admin, _ := cmd.Flags().GetBool("admin")
-	if dir == "" {
-		dir = "."
-	}
 	if host != "" && !pins.ValidHost(host) {
 		return cli.Usage("--host is a word of a-z, 0-9, dots, - and _, not %q", host)
+	}
+	dir, err := m.projectDir(cmd)
+	if err != nil {
+		return err
 	}
 	member, _ := m.app.Getenv(envMember)
 	projectID, _ := m.app.Getenv(envProject)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
@@ -23,6 +24,23 @@ type member struct {
 	log     *slog.Logger
 	order   *order
 	ctx     context.Context // of the server
+
+	// waking starts with the first send and ends with the server: until then nothing
+	// waits for a push member because of this one.
+	waking sync.Once
+	work   sync.WaitGroup
+}
+
+// wakeOwners has those woken who deliver to push members what was sent to them in a
+// pause.
+func (m *member) wakeOwners() {
+	m.waking.Do(func() {
+		m.work.Go(func() {
+			if err := m.project.WakeOwners(m.ctx); err != nil {
+				m.log.Error("owners of push members are not woken", "error", err)
+			}
+		})
+	})
 }
 
 // access says what a tool asks of the member's id.

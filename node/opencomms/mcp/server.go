@@ -49,7 +49,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &member{project: cfg.Project, id: cfg.Member, host: cfg.Host, log: cfg.Log, ctx: ctx, order: newOrder()}
+	inner, stop := context.WithCancel(ctx)
+	m := &member{project: cfg.Project, id: cfg.Member, host: cfg.Host, log: cfg.Log, ctx: inner, order: newOrder()}
+	defer func() { stop(); m.work.Wait() }()
 	s := sdk.NewServer(&sdk.Implementation{Name: serverName, Version: cfg.Version}, &sdk.ServerOptions{
 		Instructions: instructions,
 		// The list of tools never changes.

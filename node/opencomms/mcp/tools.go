@@ -195,6 +195,7 @@ func send(ctx context.Context, c call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	c.wakeOwners()
 	return reply{true, "Sent to " + several(sent.Recipients) + ".", sent}, nil
 }
 
