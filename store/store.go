@@ -1,6 +1,7 @@
 // Package store defines what a hub must not lose and the interface that keeps
 // it: identities and credentials, tasks with their texts and results, session
-// bindings, what is known of each node, settings and the audit log.
+// bindings, mail between nodes, what is known of each node, settings and the audit
+// log.
 //
 // Every method takes a context and every change of a record is a
 // compare-and-set on its revision, so that no caller relies on a transaction or
@@ -131,6 +132,18 @@ type Store interface {
 	NodeRecord(ctx context.Context, identity string) (NodeRecord, error)
 	PutNodeRecord(ctx context.Context, n NodeRecord) (NodeRecord, error)
 	NodeRecords(ctx context.Context) ([]NodeRecord, error)
+
+	// AddMail stores a queued mail with its body and stamps Seq in the returned copy,
+	// higher than every one before. ErrExists when the sender's name has a mail of that
+	// id.
+	AddMail(ctx context.Context, m Mail, body []byte) (Mail, error)
+	// MailBody returns the body of a queued mail; ErrNotFound of any other.
+	MailBody(ctx context.Context, seq uint64) ([]byte, error)
+	// Mails calls fn for every mail, in the order of Seq.
+	Mails(ctx context.Context, fn func(Mail) error) error
+	// ChangeMails moves mails forward, all or none. A change of a mail that is that far
+	// already is passed over. It works on a full disk too: it makes room.
+	ChangeMails(ctx context.Context, changes []MailChange) error
 
 	// AppendAudit adds an entry; Seq is stamped.
 	AppendAudit(ctx context.Context, e api.AuditEntry) error

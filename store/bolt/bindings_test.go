@@ -147,7 +147,11 @@ func TestFilesOfHubsThatKnewNoSessionsAreTaken(t *testing.T) {
 		}
 		closed(t, s)
 		tamper(t, cfg.Dir, func(tx *bbolt.Tx) error {
-			return errors.Join(tx.DeleteBucket([]byte("fills")), tx.DeleteBucket([]byte("digests")))
+			var errs []error
+			for _, name := range []string{"fills", "digests", "mails", "mail_ids", "mail_bodies"} {
+				errs = append(errs, tx.DeleteBucket([]byte(name)))
+			}
+			return errors.Join(errs...)
 		})
 		return cfg
 	}

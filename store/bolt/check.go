@@ -8,6 +8,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 	"opencode-mesh/store/boltdb"
 )
@@ -45,6 +46,7 @@ func (c *checker) check() {
 	c.tasks()
 	c.parts()
 	c.bindings()
+	c.mails()
 	c.others()
 }
 
@@ -246,6 +248,35 @@ func (c *checker) bindings() {
 		}
 		return nil
 	})
+}
+
+// mails checks the mails with their bodies.
+func (c *checker) mails() {
+	if bucket(c.tx, bucketMails) == nil {
+		return
+	}
+	last, queued := bucket(c.tx, bucketMails).Sequence(), 0
+	n := c.each(bucketMails, number, func(key, raw []byte) error {
+		m, err := decodeMail(key, raw)
+		if err != nil {
+			return err
+		}
+		if m.Seq > last {
+			return fmt.Errorf("the number is beyond the last, %d", last)
+		}
+		c.entry(bucketMailIDs, mailID(&m), key, "mail "+m.ID)
+		if m.State != api.MailQueued {
+			return nil
+		}
+		queued++
+		body := bucket(c.tx, bucketMailBodies).Get(key)
+		if body == nil || len(body) != m.Size {
+			return fmt.Errorf("mail %s of %d bytes has a body of %d", m.ID, m.Size, len(body))
+		}
+		return nil
+	})
+	c.count(n, "mails", bucketMailIDs)
+	c.count(queued, "queued mails", bucketMailBodies)
 }
 
 // others checks the records without an index.

@@ -294,6 +294,12 @@ func TestCheckFindsWhatIsWrongWithRecords(t *testing.T) {
 		"digest of no binding":       {drop("bindings"), "digest of no binding"},
 		"digest of another":          {first("digests", func(k, v []byte) ([]byte, []byte) { k[len(k)-1] ^= 2; return k, v }), "the digest is of generation 1"},
 		"digest with a short key":    {putRaw("digests", "c", "{}"), "the digest is of generation 0"},
+		"unreadable mail":            {garble("mails"), "mails 1: "},
+		"mail without its id":        {drop("mail_ids"), "mail_ids: no entry of mail mail_1"},
+		"id of no mail":              {putRaw("mail_ids", "a\x00mail_9", "\x00\x00\x00\x00\x00\x00\x00\x09"), "mail_ids: 3 entries of 2 mails"},
+		"mail without a body":        {drop("mail_bodies"), "mail mail_1 of 4 bytes has a body of 0"},
+		"body of no queued mail":     {putRaw("mail_bodies", "\x00\x00\x00\x00\x00\x00\x00\x02", "x"), "mail_bodies: 2 entries of 1 queued mails"},
+		"mail beyond the last":       {first("mails", func(_, v []byte) ([]byte, []byte) { return binary.BigEndian.AppendUint64(nil, 99), v }), "beyond the last"},
 		"unreadable node record":     {garble("nodes"), "nodes \"id-alpha\": "},
 		"node record of another":     {first("nodes", func(_, v []byte) ([]byte, []byte) { return []byte("id-x"), v }), "the node record is of"},
 		"unreadable audit entry":     {garble("audit"), "audit 1: "},
@@ -338,7 +344,12 @@ func furnish(t *testing.T, s *bolt.Store) {
 	errDigest := s.PutDigest(t.Context(), key, store.Digest{Digest: api.Digest{Generation: 1, Task: "a"}})
 	_, errNode := s.PutNodeRecord(t.Context(), store.NodeRecord{IdentityID: "id-alpha"})
 	errAudit := s.AppendAudit(t.Context(), api.AuditEntry{Action: "x"})
-	if err := errors.Join(errPrune, errSet, errBind, errDigest, errNode, errAudit); err != nil {
+	mail := store.Mail{ID: "mail_1", From: api.Party{Name: "a"}, To: "b", Size: 4, SentAt: start, State: api.MailQueued}
+	_, errMail := s.AddMail(t.Context(), mail, []byte("body"))
+	mail.ID = "mail_2"
+	ended, errMail2 := s.AddMail(t.Context(), mail, []byte("body"))
+	errEnd := s.ChangeMails(t.Context(), []store.MailChange{{Seq: ended.Seq, Receipt: api.MailReceipt{State: api.MailDelivered}}})
+	if err := errors.Join(errPrune, errSet, errBind, errDigest, errNode, errAudit, errMail, errMail2, errEnd); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -46,6 +46,10 @@ const (
 	bucketDigests  = "digests"  // binding's key, NUL, generation → JSON
 	bucketNodes    = "nodes"    // identity → rev, JSON
 	bucketAudit    = "audit"    // seq → JSON
+
+	bucketMails      = "mails"       // seq → JSON
+	bucketMailIDs    = "mail_ids"    // sender's name NUL id → seq
+	bucketMailBodies = "mail_bodies" // seq → body, of queued mails
 )
 
 // buckets are all of the above; logBuckets those with keys that only grow;
@@ -55,9 +59,10 @@ var (
 	buckets = []string{
 		bucketInfo, bucketSettings, bucketIdentities, bucketNames, bucketCredentials, bucketCredentialIDs, bucketIssued,
 		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketFills, bucketDigests, bucketNodes, bucketAudit,
+		bucketMails, bucketMailIDs, bucketMailBodies,
 	}
-	logBuckets   = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit}
-	addedBuckets = []string{bucketFills, bucketDigests}
+	logBuckets   = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit, bucketMails, bucketMailBodies}
+	addedBuckets = []string{bucketFills, bucketDigests, bucketMails, bucketMailIDs, bucketMailBodies}
 )
 
 const (

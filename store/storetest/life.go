@@ -19,13 +19,14 @@ type call struct {
 }
 
 // calls returns all methods that take a context, ready for a store that holds the
-// task "a", the identity alpha, the credential cred-1 and the binding of c to n with
-// a fill and a digest.
+// task "a", the identity alpha, the credential cred-1, the binding of c to n with a
+// fill and a digest, and a mail.
 func calls(t *testing.T, s store.Store) []call {
 	task := createOne(t, s, "a")
 	alpha := join(t, s, "alpha", "id-1", "cred-1")
 	bound := putFills(t, s, binding("c", "n", ""), fillAt(1))
 	ok(t, s.PutDigest(t.Context(), bound.BindingKey, digest(1, "a")))
+	mail := addMail(t, s, "alpha", "mail_1", "body")
 	beta, gamma := identity("beta", "id-2"), identity("alpha", "id-3")
 	return []call{
 		{"PutSetting", func(ctx context.Context, s store.Store) error {
@@ -65,6 +66,20 @@ func calls(t *testing.T, s store.Store) []call {
 		{"PutNodeRecord", func(ctx context.Context, s store.Store) error {
 			_, err := s.PutNodeRecord(ctx, store.NodeRecord{IdentityID: "id-1"})
 			return err
+		}},
+		{"AddMail", func(ctx context.Context, s store.Store) error {
+			_, err := s.AddMail(ctx, newMail("alpha", "mail_2", "body"), []byte("body"))
+			return err
+		}},
+		{"MailBody", func(ctx context.Context, s store.Store) error {
+			_, err := s.MailBody(ctx, mail.Seq)
+			return err
+		}},
+		{"Mails", func(ctx context.Context, s store.Store) error {
+			return s.Mails(ctx, func(store.Mail) error { return nil })
+		}},
+		{"ChangeMails", func(ctx context.Context, s store.Store) error {
+			return s.ChangeMails(ctx, []store.MailChange{{Seq: mail.Seq, Receipt: api.MailReceipt{State: api.MailDelivered}}})
 		}},
 		{"AppendAudit", func(ctx context.Context, s store.Store) error { return s.AppendAudit(ctx, api.AuditEntry{Action: "x"}) }},
 		{"PruneAudit", func(ctx context.Context, s store.Store) error { return s.PruneAudit(ctx, 0) }},
@@ -157,6 +172,8 @@ type picture struct {
 	Digests     [][]store.Digest
 	Nodes       []store.NodeRecord
 	Audit       []api.AuditEntry
+	Mails       []store.Mail
+	Bodies      []string // of the queued mails
 }
 
 func look(t *testing.T, s store.Store) (p picture) {
@@ -182,6 +199,14 @@ func look(t *testing.T, s store.Store) (p picture) {
 	add(err)
 	p.Audit, err = s.Audit(t.Context(), 0, 100)
 	add(err)
+	p.Mails = mails(t, s)
+	for _, m := range p.Mails {
+		if m.State == api.MailQueued {
+			body, err := s.MailBody(t.Context(), m.Seq)
+			add(err)
+			p.Bodies = append(p.Bodies, string(body))
+		}
+	}
 	ok(t, errors.Join(errs...))
 	return p
 }

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"credentials", credentialContracts},
 		{"records", recordContracts},
 		{"bindings", bindingContracts},
+		{"mail", mailContracts},
 		{"concurrency", concurrencyContracts},
 		{"life", lifeContracts},
 	} {
