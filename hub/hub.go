@@ -27,6 +27,7 @@ import (
 	hubapi "opencode-mesh/hub/api"
 	"opencode-mesh/hub/clock"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
@@ -62,6 +63,7 @@ type Hub struct {
 	store    *bolt.Store
 	access   *access.Access
 	relay    *relay.Relay
+	mail     *mail.Office
 	clock    *clock.Clock
 	api      *hubapi.Server
 	listener net.Listener
@@ -126,6 +128,10 @@ func (h *Hub) wire(ctx context.Context) error {
 	m := metrics.New(h.cfg.Version, metrics.Gauges{
 		NodesOnline: func() float64 { return float64(reg.Online()) },
 		OpenTasks:   func() map[api.State]int { return h.relay.States() },
+		MailWaiting: func() (float64, float64) {
+			mails, receipts := h.mail.Counts()
+			return float64(mails), float64(receipts)
+		},
 		Subscribers: func() float64 { return float64(bus.Subscribers()) },
 		Writable: func() float64 {
 			if h.store.Writable() != nil {
@@ -151,8 +157,11 @@ func (h *Hub) wire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if h.mail, err = mail.New(ctx, mail.Config{Store: h.store, Clock: h.clock, Observer: m, Log: h.log}); err != nil {
+		return err
+	}
 	h.api = hubapi.New(hubapi.Config{
-		Access: h.access, Store: h.store, Relay: h.relay, Registry: reg, Bus: bus, Metrics: m, Now: h.clock.Now,
+		Access: h.access, Store: h.store, Relay: h.relay, Mail: h.mail, Registry: reg, Bus: bus, Metrics: m, Now: h.clock.Now,
 		Log: h.log, Version: h.cfg.Version, TrustedProxies: h.cfg.TrustedProxies, Tunnel: h.cfg.tunnel(), JoinLink: h.JoinLink,
 		ServiceDomain: h.cfg.ServiceDomain, BaseURL: func() string { return h.link.BaseURL() },
 	})
@@ -275,6 +284,7 @@ func (h *Hub) Serve(ctx context.Context) error {
 	wg.Go(func() { h.clock.Run(background) })
 	wg.Go(func() { h.access.Run(background) })
 	wg.Go(func() { h.relay.Run(background) })
+	wg.Go(func() { h.mail.Run(background) })
 	wg.Go(func() {
 		select {
 		case <-h.store.Failed():

@@ -8,6 +8,7 @@ import (
 
 	"opencode-mesh/auth"
 	"opencode-mesh/node/agent"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/tunnel"
@@ -66,6 +67,9 @@ type Config struct {
 	// Tasks tunes journal and runner: limits and intervals. What this Config names
 	// itself is filled in.
 	Tasks tasks.Config
+	// Mail tunes the mail box: limits and intervals. What this Config names itself is
+	// filled in.
+	Mail mail.Config
 	// ReportInterval is how often the agent's health is looked at; 0:
 	// link.DefaultReportInterval.
 	ReportInterval time.Duration
@@ -114,5 +118,6 @@ func (c Config) withDefaults() (Config, error) {
 	t.HubID, t.Agent, t.Workspaces = c.Profile.HubID, c.Agent, c.Workspaces
 	t.Policy, t.AcceptFrom = c.Policy, c.AcceptFrom
 	t.MaxParallel, t.DefaultDeadline, t.Log = c.MaxParallel, c.DefaultDeadline, c.Log
+	c.Mail.Path, c.Mail.HubID, c.Mail.Log = mail.Path(c.DataDir, c.Profile.HubID), c.Profile.HubID, c.Log
 	return c, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"runtime"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -21,6 +23,7 @@ import (
 type desk struct {
 	cfg      Config
 	instance string
+	box      *mail.Box
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -29,6 +32,7 @@ type desk struct {
 	mu       sync.Mutex // guards the following fields
 	closed   bool
 	current  *tasks.Runner
+	parked   bool // another process has the node's name
 	archived bool // current's journal was archived and has no successor yet
 	former   []*tasks.Runner
 }
@@ -44,7 +48,11 @@ func newDesk(cfg Config) (*desk, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &desk{cfg: cfg, instance: hex.EncodeToString(b[:]), quit: make(chan struct{}), current: r}, nil
+	box, err := mail.Open(cfg.Mail)
+	if err != nil {
+		return nil, errors.Join(err, r.Stop(context.Background()))
+	}
+	return &desk{cfg: cfg, instance: hex.EncodeToString(b[:]), box: box, quit: make(chan struct{}), current: r}, nil
 }
 
 // runner is the one with the present journal.
@@ -179,17 +187,30 @@ func (d *desk) Handler() http.Handler {
 		tasks.WriteError(w, api.Errorf(api.CodeMethodNotAllowed, "not with this method"))
 	})
 	d.runner().Routes(mux)
+	d.box.Routes(mux)
 	mux.Get("/v1/status", func(w http.ResponseWriter, r *http.Request) {
 		tasks.WriteJSON(w, http.StatusOK, d.status(r.Context()))
 	})
 	return mux
 }
 
-// Attach implements link.Host.
-func (d *desk) Attach(hub *link.Client) { d.connect(hub) }
+// Attach implements link.Host. A process whose name another one has delivers results
+// only: its mail waits in its box, because the receipts would go to the other.
+func (d *desk) Attach(hub *link.Client) {
+	d.connect(hub)
+	d.mu.Lock()
+	parked := d.parked
+	d.mu.Unlock()
+	if !parked {
+		d.box.Attach(hub)
+	}
+}
 
 // Detach implements link.Host.
-func (d *desk) Detach() { d.connect(nil) }
+func (d *desk) Detach() {
+	d.box.Detach()
+	d.connect(nil)
+}
 
 func (d *desk) connect(hub tasks.Hub) {
 	for _, r := range d.runners() {
@@ -218,6 +239,9 @@ func (d *desk) Changed() <-chan struct{} {
 
 // Supersede implements link.Host.
 func (d *desk) Supersede() {
+	d.mu.Lock()
+	d.parked = true
+	d.mu.Unlock()
 	for _, r := range d.runners() {
 		r.Park()
 	}
@@ -247,7 +271,7 @@ func (d *desk) Drained() <-chan struct{} {
 	return drained
 }
 
-// close stops all runners and what waits for them.
+// close stops all runners and what waits for them, and closes the mail box.
 func (d *desk) close(ctx context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -261,6 +285,7 @@ func (d *desk) close(ctx context.Context) error {
 		wg.Go(func() { errs[i] = r.Stop(ctx) })
 	}
 	wg.Wait()
+	errs = append(errs, d.box.Close())
 	for _, err := range errs {
 		if err != nil {
 			return err

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 )
 
-// ErrJournalFailed ends a node whose journal could not be synced: what is on disk
+// ErrJournalFailed ends a node whose journal or mail box could not be synced: what is on disk
 // is only known after a restart, so nothing more is acknowledged (semantics 21).
 var ErrJournalFailed = errors.New("the journal could not be synced to disk; start the node again once the disk is sound")
 
@@ -26,8 +27,8 @@ type Node struct {
 	agentUp  bool // it was started
 }
 
-// New opens the data directory of a node. A journal in use by another process
-// gives *boltdb.LockedError, which names the holder; one that cannot be read, its
+// New opens the data directory of a node: journal and mail box. One in use by another
+// process gives *boltdb.LockedError, which names the holder; one that cannot be read, its
 // error: it is never made anew silently. After New, Run must be called.
 func New(cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults()
@@ -86,6 +87,8 @@ func (n *Node) Run(ctx context.Context) error {
 		closeLink = nil
 	case <-n.desk.runner().Failed():
 		err = ErrJournalFailed
+	case <-n.desk.box.Failed():
+		err = ErrJournalFailed
 	}
 	return errors.Join(err, n.stop(ctx, closeLink))
 }
@@ -125,6 +128,10 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	}
 	return err
 }
+
+// Mail is the node's post box. Applications register with Box.Handle between New and
+// Run.
+func (n *Node) Mail() *mail.Box { return n.desk.box }
 
 // Held lists the tasks that wait for an operator.
 func (n *Node) Held() ([]tasks.TaskInfo, error) { return n.desk.runner().Held() }

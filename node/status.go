@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -27,6 +28,8 @@ type Status struct {
 	Services    []string        `json:"services"`
 	// Tasks is what the node has in hand, with its journal.
 	Tasks tasks.Snapshot `json:"tasks"`
+	// Mail is what the node's mail box has under way.
+	Mail mail.Snapshot `json:"mail"`
 	// Forked are the journals that the hub refused as copies while this process ran
 	// and that still finish something.
 	Forked []tasks.Snapshot `json:"forked,omitempty"`
@@ -38,6 +41,7 @@ func (n *Node) Status(ctx context.Context) Status {
 		Name: n.cfg.Profile.Name, Version: n.cfg.Version, PID: os.Getpid(), StartedAt: n.started, DataDir: n.cfg.DataDir,
 		HubID: n.cfg.Profile.HubID, Link: n.link.Status(), Agent: n.desk.agent(ctx),
 		AcceptFrom: n.cfg.AcceptFrom, Workspaces: []string{}, Services: n.cfg.services.names(),
+		Mail: n.desk.box.Snapshot(),
 	}
 	for _, w := range n.cfg.Workspaces {
 		s.Workspaces = append(s.Workspaces, w.Name)

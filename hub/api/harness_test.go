@@ -19,6 +19,7 @@ import (
 	"opencode-mesh/hub/access"
 	hubapi "opencode-mesh/hub/api"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
@@ -98,7 +99,7 @@ func newShop(t *testing.T, opts ...func(*hubapi.Config)) *shop {
 	log := slog.New(slog.DiscardHandler)
 	s := &shop{t: t, store: &lens{Store: st}, bus: events.New("g", "b")}
 	zero := func() float64 { return 0 }
-	m := metrics.New("test", metrics.Gauges{NodesOnline: zero, Subscribers: zero, Writable: zero, OpenTasks: func() map[api.State]int { return nil }})
+	m := metrics.New("test", metrics.Gauges{NodesOnline: zero, Subscribers: zero, Writable: zero, MailWaiting: func() (float64, float64) { return 0, 0 }, OpenTasks: func() map[api.State]int { return nil }})
 	verifier, err := auth.NewVerifier(auth.VerifierConfig{Check: func(hash, pw string) (bool, error) { return pw == password, nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,11 @@ func newShop(t *testing.T, opts ...func(*hubapi.Config)) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := hubapi.Config{Access: s.access, Store: s.store, Relay: rl, Registry: registry.New(), Bus: s.bus, Metrics: m, Now: clock{}.Now, Log: log, JoinLink: func() string { return "mesh://x" }}
+	office, err := mail.New(context.Background(), mail.Config{Store: s.store, Clock: clock{}, Observer: m, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := hubapi.Config{Access: s.access, Store: s.store, Relay: rl, Mail: office, Registry: registry.New(), Bus: s.bus, Metrics: m, Now: clock{}.Now, Log: log, JoinLink: func() string { return "mesh://x" }}
 	for _, o := range opts {
 		o(&cfg)
 	}

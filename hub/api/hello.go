@@ -238,7 +238,7 @@ func (s *Server) forked(ctx context.Context, id store.Identity, h api.Hello, now
 	return err
 }
 
-// attach hands a greeted node to the relay. It runs beside the answer to the
+// attach hands a greeted node to the relay, and then to the post. It runs beside the answer to the
 // hello, because the relay calls the node back.
 func (s *Server) attach(l *link, rl relay.Link) {
 	fail := func(err error) {
@@ -252,9 +252,13 @@ func (s *Server) attach(l *link, rl relay.Link) {
 		fail(err)
 		return
 	}
+	detachMail := s.cfg.Mail.Attach(l.session.Context(), rl.Identity, l.registered().Client)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.detach = detach
+	l.detach = func() {
+		detachMail()
+		detach()
+	}
 }
 
 // greet checks the fencing epoch and notes the hello (semantics 5).

@@ -26,6 +26,8 @@ func (s *Server) innerRoutes() http.Handler {
 			r.Post("/hello", s.hello)
 			r.Put("/status", s.nodeStatus)
 			r.Put("/tasks/{id}/question", s.question)
+			r.Put("/mail/{id}", s.mail)
+			r.Post("/mail/known", s.mailKnown)
 			s.controllerRoutes(r)
 		})
 	})

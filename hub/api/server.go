@@ -18,6 +18,7 @@ import (
 
 	"opencode-mesh/hub/access"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
 	"opencode-mesh/hub/proxy"
 	"opencode-mesh/hub/registry"
@@ -41,6 +42,7 @@ type Config struct {
 	Access   *access.Access
 	Store    store.Store
 	Relay    *relay.Relay
+	Mail     *mail.Office
 	Registry *registry.Registry
 	Bus      *events.Bus
 	Metrics  *metrics.Metrics
@@ -156,6 +158,9 @@ func (s *Server) retired(id store.Identity, code string) {
 	var err error
 	if id.Role == api.RoleNode {
 		err = s.cfg.Relay.RevokeTarget(ctx, id.ID, code)
+		if code != api.TaskTargetReplaced { // else the name goes on, and mail is for names
+			s.cfg.Mail.Retire(id.Name)
+		}
 	}
 	err = errors.Join(err, s.cfg.Relay.RevokeController(ctx, id.ID))
 	if err != nil {

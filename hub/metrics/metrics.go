@@ -24,6 +24,8 @@ type Metrics struct {
 	logins     *prometheus.CounterVec
 	requests   *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
+	mailTaken  prometheus.Counter
+	mailEnded  *prometheus.CounterVec
 	superseded prometheus.Counter
 	forked     prometheus.Counter
 	taskTime   prometheus.Histogram
@@ -33,6 +35,8 @@ type Metrics struct {
 type Gauges struct {
 	NodesOnline func() float64
 	OpenTasks   func() map[api.State]int
+	// MailWaiting counts mails on their way and receipts for their senders.
+	MailWaiting func() (mails, receipts float64)
 	Subscribers func() float64
 	Writable    func() float64
 }
@@ -53,6 +57,10 @@ func New(version string, g Gauges) *Metrics {
 			Name: "mesh_http_requests_total", Help: "Requests by route pattern and status."}, []string{"route", "method", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mesh_http_request_seconds", Help: "Duration of requests that are not streams.", Buckets: prometheus.ExponentialBuckets(0.0005, 4, 8)}, []string{"route"}),
+		mailTaken: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mesh_mail_taken_total", Help: "Mails of nodes that the hub took."}),
+		mailEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mesh_mail_ended_total", Help: "Mails that were delivered or returned."}, []string{"state"}),
 		superseded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mesh_nodes_superseded_total", Help: "Connections that took the name of another process's over."}),
 		forked: prometheus.NewCounter(prometheus.CounterOpts{
@@ -60,9 +68,17 @@ func New(version string, g Gauges) *Metrics {
 		taskTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mesh_task_seconds", Help: "Time from creation to the end of a task.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 10)}),
 	}
-	m.reg.MustRegister(m.settled, m.offers, m.late, m.logins, m.requests, m.seconds, m.superseded, m.forked, m.taskTime,
+	m.reg.MustRegister(m.settled, m.offers, m.late, m.logins, m.requests, m.seconds, m.mailTaken, m.mailEnded, m.superseded, m.forked, m.taskTime,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_nodes_online", Help: "Nodes with an open tunnel."}, g.NodesOnline),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_mail_waiting", Help: "Mails that wait for their target."}, func() float64 {
+			n, _ := g.MailWaiting()
+			return n
+		}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_mail_receipts_waiting", Help: "Ended mails whose sender does not know it yet."}, func() float64 {
+			_, n := g.MailWaiting()
+			return n
+		}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_event_subscribers", Help: "Open event streams."}, g.Subscribers),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_store_writable", Help: "1 when the store takes changes."}, g.Writable),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version}}, func() float64 { return 1 }),
@@ -111,6 +127,12 @@ func (m *Metrics) Offered(result string) {
 
 // LateResult implements relay.Observer.
 func (m *Metrics) LateResult(reason string) { m.late.WithLabelValues(reason).Inc() }
+
+// MailTaken implements mail.Observer.
+func (m *Metrics) MailTaken() { m.mailTaken.Inc() }
+
+// MailEnded implements mail.Observer.
+func (m *Metrics) MailEnded(state string) { m.mailEnded.WithLabelValues(state).Inc() }
 
 // LoginRefused counts a refused login; reason is from the closed set of access.
 func (m *Metrics) LoginRefused(reason string) { m.logins.WithLabelValues(reason).Inc() }

@@ -16,6 +16,7 @@ func newMetrics() *metrics.Metrics {
 	return metrics.New("1.2.3", metrics.Gauges{
 		NodesOnline: func() float64 { return 3 },
 		OpenTasks:   func() map[api.State]int { return map[api.State]int{api.StateQueued: 2} },
+		MailWaiting: func() (float64, float64) { return 4, 5 },
 		Subscribers: func() float64 { return 1 },
 		Writable:    func() float64 { return 0 },
 	})
@@ -45,7 +46,7 @@ func want(t *testing.T, text string, lines ...string) {
 func TestGaugesAreReadWhenSomebodyScrapes(t *testing.T) {
 	want(t, scrape(t, newMetrics()),
 		"mesh_nodes_online 3", "mesh_event_subscribers 1", "mesh_store_writable 0",
-		`mesh_tasks_open{state="queued"} 2`, `mesh_build_info{version="1.2.3"} 1`)
+		"mesh_mail_waiting 4", "mesh_mail_receipts_waiting 5", `mesh_tasks_open{state="queued"} 2`, `mesh_build_info{version="1.2.3"} 1`)
 }
 
 func TestEventsAreCounted(t *testing.T) {
@@ -96,4 +97,13 @@ func TestEveryCodeOfATaskIsALabelOfItsOwn(t *testing.T) {
 	for _, c := range codes {
 		want(t, text, `mesh_tasks_settled_total{code="`+c+`",state="failed"} 1`)
 	}
+}
+
+func TestMailIsCountedWhenItIsTakenAndWhenItEnds(t *testing.T) {
+	m := newMetrics()
+	m.MailTaken()
+	m.MailTaken()
+	m.MailEnded(api.MailDelivered)
+	m.MailEnded(api.MailReturned)
+	want(t, scrape(t, m), "mesh_mail_taken_total 2", `mesh_mail_ended_total{state="delivered"} 1`, `mesh_mail_ended_total{state="returned"} 1`)
 }

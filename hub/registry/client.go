@@ -64,6 +64,18 @@ func (c *Client) Answer(ctx context.Context, a api.Reply) (rc api.Receipt, err e
 	return rc, err
 }
 
+// Mail implements mail.Node.
+func (c *Client) Mail(ctx context.Context, m api.Mail) error {
+	var rc api.MailReceipt
+	return c.call(ctx, http.MethodPut, "/v1/mail/"+url.PathEscape(m.ID), m, &rc)
+}
+
+// MailReceipts implements mail.Node.
+func (c *Client) MailReceipts(ctx context.Context, rs api.MailReceipts) (done api.MailSettled, err error) {
+	err = c.call(ctx, http.MethodPost, "/v1/mail/receipts", rs, &done)
+	return done, err
+}
+
 // passed are the headers of a request for a file that its node gets.
 var passed = []string{"Range", "If-Range"}
 

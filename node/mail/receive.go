@@ -253,4 +253,3 @@ func (b *Box) settle(ctx context.Context, r api.MailReceipt) error {
 		return nil
 	})
 }
-
