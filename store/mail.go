@@ -29,9 +29,9 @@ type Mail struct {
 	// State is api.MailQueued, api.MailDelivered or api.MailReturned.
 	State string `json:"state"`
 	// Code, Message and MayHaveArrived are the receipt's.
-	Code           api.Code `json:"code,omitempty"`
-	Message        string   `json:"message,omitempty"`
-	MayHaveArrived bool     `json:"may_have_arrived,omitempty"`
+	Code           string `json:"code,omitempty"`
+	Message        string `json:"message,omitempty"`
+	MayHaveArrived bool   `json:"may_have_arrived,omitempty"`
 }
 
 // MailChange moves a mail forward.

@@ -135,7 +135,7 @@ func (c *conn) deliverOnce(e *entry) error {
 	case errors.Is(err, store.ErrNotFound):
 		o.landed(e, false)
 		// It was returned meanwhile, and this does nothing; else the store lost it.
-		o.finish(e, api.MailReceipt{State: api.MailReturned, Code: api.CodeInternal, Message: "the hub has lost the body of the mail"})
+		o.finish(e, api.MailReceipt{State: api.MailReturned, Code: string(api.CodeInternal), Message: "the hub has lost the body of the mail"})
 		return nil
 	case err == nil:
 		o.landed(e, false)
@@ -192,12 +192,12 @@ func uncertain(e *api.Error) bool {
 
 // refused is the receipt of a mail that its target does not take.
 func refused(e *api.Error) api.MailReceipt {
-	r := api.MailReceipt{State: api.MailReturned, Code: e.Code, Message: shown.Line(e.Message, maxMessage)}
+	r := api.MailReceipt{State: api.MailReturned, Code: string(e.Code), Message: shown.Line(e.Message, maxMessage)}
 	if _, ours := api.Codes()[e.Code]; !ours {
-		r.Code = api.CodeRefused
+		r.Code = string(api.CodeRefused)
 	}
 	if e.Code == api.CodeNotFound || e.Code == api.CodeMethodNotAllowed {
-		r.Code, r.Message = api.CodeNotSupported, "the target's meshnode knows no mail; update it"
+		r.Code, r.Message = string(api.CodeNotSupported), "the target's meshnode knows no mail; update it"
 	}
 	return r
 }

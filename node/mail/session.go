@@ -264,7 +264,7 @@ func (s *session) post(l *letter) error {
 		var refusal *api.Error
 		switch {
 		case errors.As(err, &refusal) && final(refusal):
-			r := api.MailReceipt{ID: m.ID, State: api.MailReturned, Code: refusal.Code, Message: refusal.Message, MayHaveArrived: tried}
+			r := api.MailReceipt{ID: m.ID, State: api.MailReturned, Code: string(refusal.Code), Message: refusal.Message, MayHaveArrived: tried}
 			if err := b.settle(s.ctx, r); err != nil {
 				return err
 			}

@@ -76,17 +76,18 @@ const (
 // Why a mail was returned, beside the codes of refusals.
 const (
 	// MailExpired: it was on its way for MailAge.
-	MailExpired Code = "expired"
+	MailExpired = "expired"
 	// MailTargetRevoked: no node has the name any more.
-	MailTargetRevoked Code = "target_revoked"
+	MailTargetRevoked = "target_revoked"
 )
 
 // MailReceipt tells a sender what became of a mail.
 type MailReceipt struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
-	// Code and Message say why it was returned.
-	Code    Code   `json:"code,omitempty"`
+	// Code and Message say why it was returned: MailExpired, MailTargetRevoked, or the
+	// Code of a refusal.
+	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	// MayHaveArrived is set when a returned mail was sent to its target and no answer
 	// came, or when the hub cannot tell: it may have been received all the same.

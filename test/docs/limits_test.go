@@ -14,7 +14,7 @@ import (
 // meet. Every one of them has a row in docs/limits.md.
 var limitPackages = []string{
 	"protocol/api", "protocol/mesh", "protocol/opencomms", "auth", "tunnel", "store", "store/boltdb",
-	"hub", "hub/access", "hub/clock", "hub/events", "hub/relay",
+	"hub", "hub/access", "hub/clock", "hub/events", "hub/mail", "hub/relay",
 	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
 	"node/opencomms", "node/opencomms/engine", "node/opencomms/mcp", "node/opencomms/statefile",
 }

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 
 	"opencode-mesh/node"
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -44,6 +46,9 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Outcome": reflect.TypeFor[api.Outcome](), "Asked": reflect.TypeFor[api.Asked](), "NodeReport": reflect.TypeFor[api.NodeReport](),
 		"Ask": reflect.TypeFor[api.Ask](), "Reply": reflect.TypeFor[api.Reply](),
 		"Status": reflect.TypeFor[node.Status](), "LinkStatus": reflect.TypeFor[link.Status](),
+		"Mail": reflect.TypeFor[api.Mail](), "MailReceipt": reflect.TypeFor[api.MailReceipt](), "MailReceipts": reflect.TypeFor[api.MailReceipts](),
+		"MailSettled": reflect.TypeFor[api.MailSettled](), "MailQuery": reflect.TypeFor[api.MailQuery](), "MailKnown": reflect.TypeFor[api.MailKnown](),
+		"MailBox":  reflect.TypeFor[mail.Snapshot](),
 		"Snapshot": reflect.TypeFor[tasks.Snapshot](), "TaskInfo": reflect.TypeFor[tasks.TaskInfo](),
 	},
 }
@@ -152,7 +157,7 @@ func mismatch(t *testing.T, doc string, property object, typ reflect.Type, alway
 	if typ == reflect.TypeFor[time.Time]() && property["format"] != "date-time" {
 		return "it is a time"
 	}
-	if typ.Kind() == reflect.Slice {
+	if typ.Kind() == reflect.Slice && typ != anyJSON {
 		items, _ := property["items"].(object)
 		return mismatch(t, doc, items, typ.Elem(), true)
 	}
@@ -197,8 +202,14 @@ func schemaName(typ reflect.Type) string {
 	return ""
 }
 
+// anyJSON is a field that may be anything: no type is documented for it.
+var anyJSON = reflect.TypeFor[json.RawMessage]()
+
 // typeName is what JSON makes of a type that has no schema.
 func typeName(typ reflect.Type) string {
+	if typ == anyJSON {
+		return ""
+	}
 	switch typ.Kind() {
 	case reflect.Bool:
 		return "boolean"
