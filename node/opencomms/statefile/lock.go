@@ -24,12 +24,17 @@ const (
 	// lockPoll is the mean time between two looks at a lock that is held. Other
 	// programs look every 10 ms, too.
 	lockPoll = 10 * time.Millisecond
-	// lockPollOld is that of those who have waited for nearly LockTimeout. To look
-	// more often is all that gives them precedence.
+	// lockPollOld is that of those who have waited for lockOld. To look more often is
+	// all that gives them precedence.
 	lockPollOld = 2 * time.Millisecond
+	lockOld     = time.Second
 	// lockBurst is how long a process takes the lock again and again without a
 	// pause in which another could get it.
 	lockBurst = 200 * time.Millisecond
+	// lockRest is such a pause: whoever looks every 10 ms looks in it.
+	lockRest = lockPoll + lockPoll/2
+	// lockRestMax bounds the pause of who waited long.
+	lockRestMax = 250 * time.Millisecond
 	// maxHolderBytes bounds what is read of a lock.
 	maxHolderBytes = 256
 )
@@ -76,6 +81,7 @@ func (s *Store) create(ctx context.Context, path string, began time.Time, t *tur
 	if err := pause(ctx, t.courtesy(time.Now())); err != nil {
 		return nil, err
 	}
+	first := time.Now()
 	for {
 		f, err := s.disk.Create(path, fileMode)
 		if err == nil {
@@ -84,15 +90,14 @@ func (s *Store) create(ctx context.Context, path string, began time.Time, t *tur
 		if !errors.Is(err, fs.ErrExist) && !lockBusy(err) {
 			return nil, fmt.Errorf("take the lock: %w", err)
 		}
-		t.contended = true
-		if again, err := s.breakStale(path); err != nil {
-			return nil, err
-		} else if again {
-			continue
+		again, err := s.breakStale(path)
+		if err == nil && !again {
+			err = pause(ctx, pollAfter(time.Since(began)))
 		}
-		if err := pause(ctx, pollAfter(time.Since(began))); err != nil {
+		if err != nil {
 			return nil, err
 		}
+		t.waited = time.Since(first)
 	}
 }
 
@@ -176,7 +181,7 @@ func readHolder(d disk, path string) string {
 // pollAfter is the time to the next look for those who have waited for so long. A
 // random part keeps processes that began together from staying together.
 func pollAfter(waited time.Duration) time.Duration {
-	mean := lockPoll - time.Duration(float64(lockPoll-lockPollOld)*min(1, waited.Seconds()/LockTimeout.Seconds()))
+	mean := lockPoll - time.Duration(float64(lockPoll-lockPollOld)*min(1, waited.Seconds()/lockOld.Seconds()))
 	return mean/2 + rand.N(mean)
 }
 
@@ -201,9 +206,9 @@ type turn struct {
 	slot chan struct{} // holds one while somebody has the turn; waiters are served in order
 
 	// For who has the turn:
-	contended bool      // another process was met when the lock was taken last
-	since     time.Time // when the lock was taken first without a pause since
-	last      time.Time // when it was given up
+	waited time.Duration // for another process, when the lock was taken last
+	since  time.Time     // when the lock was taken first without a pause since
+	last   time.Time     // when it was given up
 }
 
 // turns has one entry for each directory that this process ever used.
@@ -234,20 +239,24 @@ func (t *turn) give() {
 
 // courtesy is how long to leave the lock alone before it is taken again. Whoever
 // gives it up and takes it at once always wins against those who look every 10 ms.
-// So there is a pause after each use while others are met, and one every lockBurst
-// while none is, since they cannot be met otherwise.
+// So who had to wait for others rests for as long, which leaves fewer to draw lots
+// for it, and who met none rests once every lockBurst, since they cannot be met
+// otherwise.
 func (t *turn) courtesy(now time.Time) time.Duration {
 	idle := now.Sub(t.last)
-	met := t.contended
-	t.contended = false
-	if idle > 2*lockPoll {
+	rest := time.Duration(0)
+	switch {
+	case t.waited > 0:
+		rest = min(max(t.waited, lockRest), lockRestMax)
+	case idle >= lockRest:
 		t.since = now
+	case now.Sub(t.since) >= lockBurst:
+		rest = lockRest
+	}
+	t.waited = 0
+	if rest <= idle {
 		return 0
 	}
-	if !met && now.Sub(t.since) < lockBurst {
-		return 0
-	}
-	wait := lockPoll + lockPoll/2 - idle
-	t.since = now.Add(wait)
-	return wait
+	t.since = now.Add(rest - idle)
+	return rest - idle
 }

@@ -211,32 +211,38 @@ func TestUsersInOneProcessTakeTurns(t *testing.T) {
 func TestWhoUsesTheLockAgainAndAgainLeavesItAloneForAWhile(t *testing.T) {
 	at := time.Now()
 	turn := &turn{slot: make(chan struct{}, 1)}
-	use := func(contended bool) time.Duration {
-		wait := turn.courtesy(at)
-		at = at.Add(wait + 5*time.Millisecond) // it is held so long
-		turn.contended, turn.last = contended, at
-		return wait
+	use := func(waited time.Duration) time.Duration {
+		rest := turn.courtesy(at)
+		at = at.Add(rest + 5*time.Millisecond) // it is held so long
+		turn.waited, turn.last = waited, at
+		return rest
 	}
-	if wait := use(false); wait != 0 {
-		t.Fatal("the first use waits", wait)
+	if rest := use(0); rest != 0 {
+		t.Fatal("the first use rests", rest)
 	}
-	var held, waited time.Duration
+	var held, rested time.Duration
 	for range 1000 {
-		waited += use(false)
+		rested += use(0)
 		held += 5 * time.Millisecond
 	}
-	if pauses := waited / (15 * time.Millisecond); pauses < held/lockBurst/2 || waited > held/10 {
-		t.Errorf("alone: paused for %v in %v", waited, held)
+	if n := rested / lockRest; n < held/lockBurst-1 || n > held/lockBurst+1 {
+		t.Errorf("alone: rested for %v in %v", rested, held)
 	}
-	use(true)
-	if wait := use(true); wait < lockPoll {
-		t.Error("another was met, and the next use came after", wait)
+	for waited, want := range map[time.Duration]time.Duration{time.Millisecond: lockRest, 100 * time.Millisecond: 100 * time.Millisecond, time.Second: lockRestMax} {
+		use(waited)
+		if rest := use(0); rest != want {
+			t.Errorf("after a wait of %v a rest of %v, not %v", waited, rest, want)
+		}
 	}
-	use(false)
+	use(100 * time.Millisecond)
+	at = at.Add(60 * time.Millisecond)
+	if rest := use(0); rest != 40*time.Millisecond {
+		t.Error("idle time does not count as rest:", rest)
+	}
+	use(time.Second)
 	at = at.Add(time.Second)
-	turn.contended = true
-	if wait := use(false); wait != 0 {
-		t.Error("after a second of rest the use waits", wait)
+	if rest := use(0); rest != 0 {
+		t.Error("after a second of idle time a rest of", rest)
 	}
 }
 

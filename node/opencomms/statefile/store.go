@@ -94,11 +94,14 @@ func (s *Store) update(ctx context.Context, fn func(*opencomms.State) error, alw
 	if err != nil {
 		return err
 	}
-	err = s.locked(ctx, l, fn, always)
+	wrote, err := s.locked(ctx, l, fn, always)
 	// What was written stays written, whatever becomes of the lock: others take it
 	// for left behind after LockStale.
 	if released := l.release(); released != nil {
 		s.log.Warn("opencomms: the lock stays behind", "err", released)
+	}
+	if wrote {
+		s.syncDir() // others need not wait for this
 	}
 	if err != nil {
 		return s.setAside(err)
@@ -107,38 +110,41 @@ func (s *Store) update(ctx context.Context, fn func(*opencomms.State) error, alw
 	return nil
 }
 
-// locked is the part of an Update that happens under the lock.
-func (s *Store) locked(ctx context.Context, l *lock, fn func(*opencomms.State) error, always bool) error {
+// locked is the part of an Update that happens under the lock. It says whether the
+// file was replaced.
+func (s *Store) locked(ctx context.Context, l *lock, fn func(*opencomms.State) error, always bool) (wrote bool, err error) {
 	v, err := s.look(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if v.data == nil && v.legacy == nil {
 		// Nothing made of nothing is no reason for a file.
 		if v.data, err = v.state.Encode(); err != nil {
-			return err
+			return false, err
 		}
 		always = false
 	}
 	if err := fn(v.state); err != nil {
-		return err
+		return false, err
 	}
 	data, err := v.state.Encode()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if v.legacy != nil {
-		return s.takeOver(l, v, data)
+		err := s.takeOver(l, v, data)
+		return err == nil, err
 	}
 	if always || !bytes.Equal(data, v.data) {
 		if err := s.replace(stateName, data, v.mode, l); err != nil {
-			return err
+			return false, err
 		}
+		wrote = true
 	}
 	if v.unmarked {
 		s.mark()
 	}
-	return nil
+	return wrote, nil
 }
 
 // view is what one look at the directory gave.

@@ -61,15 +61,16 @@ func (s *Store) replace(name string, data []byte, mode fs.FileMode, l *lock) (er
 			break
 		}
 	}
-	if err != nil {
-		return err
-	}
-	// The file is in place and everybody sees it: an error now would make callers
-	// take back what is done.
+	return err
+}
+
+// syncDir makes what was replaced outlive a crash of the machine. The files are in
+// place and everybody sees them: an error now would make callers take back what is
+// done.
+func (s *Store) syncDir() {
 	if err := s.disk.SyncDir(s.dir); err != nil {
 		s.log.Warn("opencomms: the directory was not synced, a crash of the machine may bring the file before back", "dir", s.dir, "err", err)
 	}
-	return nil
 }
 
 var tmpName = regexp.MustCompile(`^\.state\.[0-9]+\.[0-9a-f]{8}\.tmp$`)
