@@ -44,7 +44,7 @@ func consoles(t *testing.T, page string) (all []typed) {
 }
 
 // ids are what a page shows of one run and what differs in the next.
-var ids = regexp.MustCompile(`\b(?:ses_\w+|me-[0-9a-z]{8}-[0-9a-z]{4})\b`)
+var ids = regexp.MustCompile(`\b(?:sess?_\w+|(?:ocm|chn)_[0-9a-f]{32}|me-[0-9a-z]{8}-[0-9a-z]{4})\b`)
 
 // passing is what is not compared: dates, times and durations, and which of the states
 // of a task under way it is in.
@@ -59,9 +59,8 @@ func plain(line string) string {
 
 // page runs the commands of a page one after the other.
 type page struct {
-	dir  string
-	ctl  *fleet.Ctl
-	real map[string]string // what an id of the page is in this run
+	shell func(line string) string
+	real  map[string]string // what an id of the page is in this run
 }
 
 // run runs a command and compares what it prints, the line "…" standing for any lines.
@@ -74,7 +73,7 @@ func (p *page) run(t *testing.T, c typed) {
 		t.Errorf("%s: no output above shows %s", c.command, id)
 		return id
 	})
-	got := strings.Split(strings.TrimRight(p.ctl.Shell(p.dir, command), "\n"), "\n")
+	got := strings.Split(strings.TrimRight(p.shell(command), "\n"), "\n")
 	at := 0
 	for i, want := range c.output {
 		if want == "…" {
@@ -126,7 +125,8 @@ func TestTheExampleOfTheSessionsPageWorksAsPrinted(t *testing.T) {
 	defer llm.Direct(condenses(""), "FACTS:build with build.sh, the program is out/shop | releases come from release/7")()
 	defer llm.Direct(resumes(""), "USAGE:17800,200 "+acknowledged)()
 
-	p := &page{dir: t.TempDir(), ctl: ctl, real: map[string]string{}}
+	dir := t.TempDir()
+	p := &page{shell: func(line string) string { return ctl.Shell(dir, line) }, real: map[string]string{}}
 	commands := consoles(t, "docs/sessions.md")
 	if len(commands) < 10 {
 		t.Errorf("only %d commands are on the page", len(commands))

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -376,10 +375,7 @@ func (c *Ctl) RunStdin(stdin string, args ...string) Output {
 // everything it printed.
 func (c *Ctl) Shell(dir, line string) string {
 	c.f.TB.Helper()
-	path := filepath.Dir(Bin(c.f.TB, "meshctl")) + string(filepath.ListSeparator) + os.Getenv("PATH")
-	env := append(slices.Clone(c.env), "PATH="+path)
-	out := run(c.f.TB, env, "", "sh", "-c", "cd '"+dir+"' && exec 2>&1; "+line)
-	return out.Stdout
+	return Shell(c.f.TB, dir, line, c.env...)
 }
 
 // Running is a command that runs beside the test.
@@ -476,6 +472,15 @@ func (c *Ctl) Online(name string) api.Node {
 func (c *Ctl) Healthy(name string) api.Node {
 	c.f.TB.Helper()
 	return c.AwaitNode(name, func(n api.Node) bool { return n.State == api.NodeOnline && n.Agent.Health == api.HealthHealthy })
+}
+
+// Shell runs a line in a directory with the programs on the PATH and more variables,
+// as a person types it, and returns everything it printed.
+func Shell(tb testing.TB, dir, line string, env ...string) string {
+	tb.Helper()
+	path := filepath.Dir(Bin(tb, "meshctl")) + string(filepath.ListSeparator) + os.Getenv("PATH")
+	env = append(environment(env...), "PATH="+path)
+	return run(tb, env, "", "sh", "-c", "cd '"+dir+"' && exec 2>&1; "+line).Stdout
 }
 
 func run(tb testing.TB, env []string, stdin, bin string, args ...string) Output {
