@@ -66,7 +66,6 @@ func (d *decoder) member(name string) {
 	case "schema_version":
 		d.faults[0] = d.schema()
 	case "channels":
-		d.uncounted = nil
 		st.Channels, d.faults[1] = readObject(d, name, d.channel)
 	case "messages":
 		st.Messages, d.faults[2] = readObject(d, name, d.envelope)

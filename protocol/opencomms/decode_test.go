@@ -135,6 +135,21 @@ func TestTheLastOfTwoEqualKeysCountsWhereTheFirstStands(t *testing.T) {
 	decode(t, example(t, `"errors": []`, `"errors": null, "errors": []`))
 	decode(t, example(t, `"queues": {`, `"queues": {"x": 5}, "queues": {`))
 	wantInvalid(t, example(t, `"errors": []`, `"errors": [], "errors": null`), "errors")
+	wantInvalid(t, file(`"a": {"channel_id": "c", "timestamp": 5, "timestamp": "x"}`), `messages["a"].timestamp`)
+	s = decode(t, example(t, `"errors": []`, `"errors": [{"at": 1}], "errors": [{"at": 2}]`,
+		`"cooldown_until": {`, `"cooldown_until": {"x": 5, "x": null,`))
+	if c, _ := only(t, s); len(s.Errors) != 1 || s.Errors[0].At != 2 || c.Cooldowns.Len() != 1 {
+		t.Errorf("%+v %v", s.Errors, pairs(c.Cooldowns))
+	}
+}
+
+func TestListsThatWereReadGrowApart(t *testing.T) {
+	s := decode(t, strings.Replace(emptyFile, `"queues": {}`, `"queues": {"a": ["1"], "b": ["2"]}`, 1))
+	a, _ := s.Queues.Get("a")
+	s.Queues.Set("a", append(a, "3"))
+	if b, _ := s.Queues.Get("b"); b[0] != "2" {
+		t.Errorf("what was added to one list is in the next: %q", b)
+	}
 }
 
 func TestBrokenSyntaxIsSaidBeforeBrokenRules(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -212,6 +213,9 @@ func TestAFileOfAnotherLayoutKeepsWhatNobodyTouched(t *testing.T) {
 }
 
 func TestHalvesOfSurrogatePairsAreToldApartAndWrittenBack(t *testing.T) {
+	if _, m := only(t, decode(t, example(t, `"Please review internal/store.go"`, `"\ud83d\ue000"`))); m[0].Content != "\xed\xa0\xbd\ue000" {
+		t.Errorf("%q", m[0].Content)
+	}
 	data := example(t, `"Please review internal/store.go"`, `"a\ud800b\udc00\ud83d\ude00"`,
 		`"sess_9a41c0de7b2f4c6d8e01aa55": [],`, `"\ud800": [],
     "\ud801": [
@@ -243,7 +247,7 @@ func TestBytesThatAreNoTextBecomeReplacementCharacters(t *testing.T) {
 	// As a program sees them that decodes UTF-8: one for each broken beginning.
 	for bytes, want := range map[string]string{
 		"\xff": "\uFFFD", "\xe2\x82": "\uFFFD", "\xe2\x82a": "\uFFFDa", "\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD", "\xf0\x9f\x98": "\uFFFD",
-		"\xf0\x80": "\uFFFD\uFFFD", "\xc0\xaf": "\uFFFD\uFFFD", "\xf4\x90\x80": "\uFFFD\uFFFD\uFFFD", "é": "é", "\xe0\xa0": "\uFFFD",
+		"\xf0\x80": "\uFFFD\uFFFD", "\xc0\xaf": "\uFFFD\uFFFD", "\xf4\x90\x80": "\uFFFD\uFFFD\uFFFD", "é": "é", "\xe0\xa0": "\uFFFD", "\xe0\x80": "\uFFFD\uFFFD",
 	} {
 		s := decode(t, example(t, `"Please review internal/store.go"`, `"`+bytes+`"`))
 		if _, m := only(t, s); m[0].Content != want {
@@ -377,6 +381,40 @@ func TestTheNewestErrorsAreWritten(t *testing.T) {
 	got := decode(t, encode(t, s)).Errors
 	if len(got) != opencomms.MaxErrors || got[0].At != 5 || len(s.Errors) != opencomms.MaxErrors+5 {
 		t.Fatalf("%d from %+v", len(got), got[0])
+	}
+}
+
+func TestAnErrorThatIsNoObjectIsReplacedByWhatItIsSetTo(t *testing.T) {
+	s := decode(t, unknown(t))
+	s.Errors[1].Message = "now one"
+	back := decode(t, encode(t, s))
+	if len(back.Errors) != 3 || back.Errors[1].Message != "now one" {
+		t.Fatalf("%+v", back.Errors)
+	}
+}
+
+func TestNumbersAreWrittenAsOthersCanReadThem(t *testing.T) {
+	s := decode(t, example(t))
+	c, _ := only(t, s)
+	c.StaleAfter, c.CreatedAt = math.MaxInt64, math.MinInt64
+	c, _ = only(t, decode(t, encode(t, s)))
+	if c.StaleAfter != 1<<53-1 || c.CreatedAt != 1-1<<53 {
+		t.Fatalf("%d %d", c.StaleAfter, c.CreatedAt)
+	}
+}
+
+func TestCapabilitiesThatAreTooDeepForTheFileAreRefused(t *testing.T) {
+	for depth, want := range map[int]bool{opencomms.MaxDepth - 5: true, opencomms.MaxDepth - 4: false} {
+		s := decode(t, example(t))
+		c, _ := only(t, s)
+		c.Members[0].Capabilities = json.RawMessage(strings.Repeat("[", depth) + strings.Repeat("]", depth))
+		out, err := s.Encode()
+		if (err == nil) != want {
+			t.Fatalf("%d: %v", depth, err)
+		}
+		if want {
+			decode(t, string(out))
+		}
 	}
 }
 
