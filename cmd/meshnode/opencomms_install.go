@@ -136,7 +136,7 @@ func (m *Main) ocmRemoveMember() *cobra.Command {
 		Long: "Removes the pin of a member, and the entry opencomms from its program's configuration if that serves it. The member stays in its channels until it leaves or is removed from them.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return cli.Usage("the id of one member is wanted; .opencomms/pins has them")
+				return cli.Usage("the id of one member is wanted; meshnode opencomms status shows them")
 			}
 			return nil
 		},

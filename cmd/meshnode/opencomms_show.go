@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
+	"opencode-mesh/node/opencomms/pins"
 	"opencode-mesh/protocol/mesh"
 )
 
@@ -40,7 +42,13 @@ func (m *Main) ocmStatus() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return m.answer(cmd, s, func(w io.Writer) { printProject(w, p.Dir(), s) })
+				var idle []pins.Pin
+				if c.Operator && channel == "" {
+					if idle, err = unused(p.Dir(), s); err != nil {
+						return err
+					}
+				}
+				return m.answer(cmd, s, func(w io.Writer) { printProject(w, p.Dir(), s, idle) })
 			})
 		},
 	}
@@ -49,8 +57,18 @@ func (m *Main) ocmStatus() *cobra.Command {
 	return cmd
 }
 
+// unused are the pins of those who are in no channel.
+func unused(dir string, s engine.Status) ([]pins.Pin, error) {
+	list, err := pins.List(dir)
+	return slices.DeleteFunc(list, func(p pins.Pin) bool {
+		return slices.ContainsFunc(s.Channels, func(ch engine.ChannelStatus) bool {
+			return slices.ContainsFunc(ch.Members, func(m engine.MemberStatus) bool { return m.SessionID == p.MemberID })
+		})
+	}), err
+}
+
 // printProject shows a status to people.
-func printProject(w io.Writer, dir string, s engine.Status) {
+func printProject(w io.Writer, dir string, s engine.Status, idle []pins.Pin) {
 	fmt.Fprintf(w, "project %s, %s, %d waiting\n", cli.Or(dir), count(s.TotalMessages, "message"), s.PendingMessages)
 	if len(s.Channels) == 0 {
 		fmt.Fprintln(w, "no channel; make one with meshnode opencomms create NAME")
@@ -70,6 +88,12 @@ func printProject(w io.Writer, dir string, s engine.Status) {
 			fmt.Fprintf(tw, "  %s\t%s\t%s\t%d\t%s\n", cli.Or(member.Role), cli.Or(member.Host), mode, ch.QueueLengths[member.SessionID], cli.Or(member.SessionID))
 		}
 		_ = tw.Flush()
+	}
+	if len(idle) > 0 {
+		fmt.Fprintln(w, "\ninstalled, in no channel:")
+		for _, p := range idle {
+			fmt.Fprintf(w, "  %s  %s\n", cli.Or(p.Host), p.MemberID)
+		}
 	}
 	if n := len(s.Errors); n > 0 {
 		fmt.Fprintf(w, "\ntrouble, the last %d of %d:\n", min(n, shownErrors), n)

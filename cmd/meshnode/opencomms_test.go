@@ -461,11 +461,14 @@ func TestAnInstalledHostIsWhoJoins(t *testing.T) {
 	wantText(t, o.do("install-member", "--host", "opencode"), "opencode is the member sess_", "wrote "+o.file("opencode.json"))
 	id := installed(t, o)
 	wantText(t, o.read("opencode.json"), `"mcp"`, `"--project"`, id)
+	wantText(t, o.do("status"), "installed, in no channel:\n  opencode  "+id)
 	_, stderr = o.want(cli.ExitNotDone, "install-member", "--host", "opencode")
 	wantText(t, stderr, id, "--id")
 	wantText(t, o.do("install-member", "--host", "opencode", "--id", id), "has its entry already")
 	wantText(t, o.do("join", "review", "--as", "opencode", "--role", "Builder", "--prompt", "x"), id+" is Builder")
-	wantText(t, o.do("status"), "opencode")
+	if out := o.do("status"); strings.Contains(out, "in no channel") || !strings.Contains(out, id) {
+		t.Errorf("got %s", out)
+	}
 
 	wantText(t, o.do("install-member", "--host", "opencode", "--id", "second"), "serves another member", "OPENCODE_CONFIG_CONTENT=")
 	_, stderr = o.want(cli.ExitUsage, "join", "review", "--as", "opencode", "--role", "Other", "--prompt", "x")

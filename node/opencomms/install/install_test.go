@@ -324,6 +324,22 @@ func TestAnEntryThatStartsAnotherProgramIsLeftUnlessItIsToBeReplaced(t *testing.
 	wantIn(t, read(t, dir, ".mcp.json"), `"b":{"command":"x"}`, "/opt/bin/meshnode", "builder")
 }
 
+func TestALinkToAConfigurationStaysOne(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		return // links need a right there
+	}
+	dir := project(t, map[string]string{"dotfiles/mcp.json": "{}"})
+	link := filepath.Join(dir, ".mcp.json")
+	if err := os.Symlink(filepath.Join("dotfiles", "mcp.json"), link); err != nil {
+		t.Fatal(err)
+	}
+	install(t, request(dir, "claude-code", "builder"))
+	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("got %v, %v", info, err)
+	}
+	wantIn(t, read(t, dir, "dotfiles/mcp.json"), "builder")
+}
+
 func wantIn(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
