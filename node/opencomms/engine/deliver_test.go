@@ -77,7 +77,7 @@ func TestTheCooldownHoldsUpOnlyWhatComesFirst(t *testing.T) {
 	if got := w.drain("ses_b"); len(got) != 2 || got[1].Content != "6" {
 		t.Fatalf("the pause holds up what comes behind another: %v", ids(got))
 	}
-	w.now += 1000
+	w.now++
 	if got := w.drain("ses_b"); !slices.Equal(ids(got), []string{held.ID, behind.ID}) {
 		t.Fatalf("drained %v after the pause", ids(got))
 	}
@@ -378,10 +378,19 @@ func TestTheNewest2000MessagesAreKept(t *testing.T) {
 	if _, ok := w.s.DeliveredTo.Get(oldest); ok {
 		t.Error("delivered_to still names it")
 	}
-	first := w.queue("ses_c")[0]
-	w.must(func() error { _, err := w.e.Notice(w.s, "review", "ses_b", "ses_a", "x"); return err }())
-	if _, ok := w.s.Messages.Get(first); ok {
-		t.Error("of the messages of one time the first was kept")
+	for name, add := range map[string]func() error{
+		"notice": func() error { _, err := w.e.Notice(w.s, "review", "ses_b", "ses_a", "x"); return err },
+		"relay":  func() error { _, err := w.e.Relay(w.s, relayed()); return err },
+		"kick": func() error {
+			_, err := w.e.Kick(w.s, as("ses_a"), engine.KickRequest{Channel: "review", TargetRole: "B"})
+			return err
+		},
+	} {
+		first := w.queue("ses_c")[0]
+		w.must(add())
+		if _, ok := w.s.Messages.Get(first); ok || w.s.Messages.Len() != 2000 {
+			t.Errorf("%s: %d messages; of those of one time the first goes first: %v", name, w.s.Messages.Len(), !ok)
+		}
 	}
 }
 

@@ -178,6 +178,14 @@ func TestAReplyIntoAnotherChannelCountsOnlyForWhoKnowsTheMessage(t *testing.T) {
 	if row := w.row(w.queue("ses_x")[0]); row.Correlation != secret.Correlation || row.Hops != 1 || row.Root != secret.ID {
 		t.Errorf("a bridge between channels begins to count anew: %+v", row.EnvelopeFields)
 	}
+	// Who received or sent it knows it after leaving, too.
+	_, err = w.e.Disconnect(w.s, as("ses_b"), "review")
+	w.must(err)
+	_, err = w.e.Send(w.s, as("ses_b"), engine.SendRequest{Channel: "other", Content: "from who has left", ReplyTo: secret.ID})
+	w.must(err)
+	if row := w.row(w.queue("ses_x")[1]); row.Correlation != secret.Correlation {
+		t.Errorf("who has left does not know what it got: %+v", row.EnvelopeFields)
+	}
 }
 
 func TestTheRateIsThatOfAFixedWindowForAllTogether(t *testing.T) {
@@ -244,6 +252,9 @@ func TestTheSameContentIsRefusedForFiveMinutes(t *testing.T) {
 	if n := ch.SeenContent.Len(); n != 3 {
 		t.Errorf("%d contents are remembered", n)
 	}
+	again := w.now
+	w.must(sendAs(w, "ses_a", engine.SendRequest{Content: "same", To: "B"}))
+	w.now = again + 5*minute
 	w.must(sendAs(w, "ses_a", engine.SendRequest{Content: "same", To: "B"}))
 }
 
