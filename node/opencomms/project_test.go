@@ -298,8 +298,8 @@ func TestEveryOperationReachesTheFile(t *testing.T) {
 
 func TestAMemberJoinsTheWorktreeThatHoldsTheProject(t *testing.T) {
 	root := t.TempDir()
-	dir := filepath.Join(root, "service")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	dir, inside := filepath.Join(root, "service"), filepath.Join(root, "service", "inside")
+	if err := os.MkdirAll(inside, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	// As opencode names it: the root of the git worktree, through a link.
@@ -315,7 +315,7 @@ func TestAMemberJoinsTheWorktreeThatHoldsTheProject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for channel, worktree := range map[string]string{"above": root, "linked": linked, "same": dir, "elsewhere": t.TempDir(), "beside": dir + "-2", "gone": "/no/such/directory"} {
+	for channel, worktree := range map[string]string{"above": root, "linked": linked, "same": dir, "elsewhere": t.TempDir(), "inside": inside, "beside": dir + "-2", "gone": "/no/such/directory"} {
 		first := pullMember("ses_a", "A")
 		_, err := p.Create(t.Context(), engine.CreateRequest{Channel: channel, ProjectID: "9b1e0c7", Worktree: worktree, Member: &first})
 		if err != nil {

@@ -143,3 +143,15 @@ func TestAJoinTellsWhichArchiveTheChannelContinues(t *testing.T) {
 		t.Errorf("joined %+v", joined)
 	}
 }
+
+func TestMembersShareNothingWithWhoAskedForThem(t *testing.T) {
+	w := newWorld(t)
+	m := pull(0)
+	m.Endpoint = &opencomms.EndpointCapabilities{Pull: true}
+	_, err := w.e.Create(w.s, engine.CreateRequest{Channel: "review", ProjectID: project, Worktree: worktree, Member: &m})
+	w.must(err)
+	m.Policy.Mode, m.Endpoint.Push = "window", true
+	if got := w.get("review").Members[0]; got.Policy.Mode != "none" || *got.Endpoint != (opencomms.EndpointCapabilities{Pull: true}) {
+		t.Errorf("%+v, %+v", got.Policy, got.Endpoint)
+	}
+}

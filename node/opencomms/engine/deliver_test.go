@@ -379,8 +379,11 @@ func TestTheNewest2000MessagesAreKept(t *testing.T) {
 		t.Error("delivered_to still names it")
 	}
 	for name, add := range map[string]func() error{
-		"notice": func() error { _, err := w.e.Notice(w.s, "review", "ses_b", "ses_a", "x"); return err },
-		"relay":  func() error { _, err := w.e.Relay(w.s, relayed()); return err },
+		"notice": func() error { _, err := w.e.Notice(w.s, "review", "ses_c", "ses_a", "x"); return err },
+		"relay": func() error {
+			_, err := w.e.Relay(w.s, relayed(func(r *engine.RelayRequest) { r.To = "ses_c" }))
+			return err
+		},
 		"kick": func() error {
 			_, err := w.e.Kick(w.s, as("ses_a"), engine.KickRequest{Channel: "review", TargetRole: "B"})
 			return err
@@ -391,6 +394,19 @@ func TestTheNewest2000MessagesAreKept(t *testing.T) {
 		if _, ok := w.s.Messages.Get(first); ok || w.s.Messages.Len() != 2000 {
 			t.Errorf("%s: %d messages; of those of one time the first goes first: %v", name, w.s.Messages.Len(), !ok)
 		}
+	}
+}
+
+func TestTheOldestByTimeGoesWhereverItStands(t *testing.T) {
+	w := newWorld(t)
+	ch := w.channel("review", 2)
+	for i := range 2001 {
+		row := &opencomms.Envelope{EnvelopeFields: opencomms.EnvelopeFields{ID: id("ocm_", i), ChannelID: ch.ID, Timestamp: int64(5000 - i), Status: "delivered"}}
+		w.s.Messages.Set(row.ID, row)
+	}
+	w.e.Retain(w.s)
+	if _, ok := w.s.Messages.Get(id("ocm_", 2000)); ok || w.s.Messages.Len() != 2000 {
+		t.Errorf("%d messages, the oldest is there: %v", w.s.Messages.Len(), ok)
 	}
 }
 
