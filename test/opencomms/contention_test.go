@@ -32,8 +32,8 @@ const (
 	sendsOfEach = 200 // with those of the other program fewer than the file keeps
 	messageSize = 1024
 	// fairTurns is how many turns the others may have while one waits for the whole
-	// time that a wait may take, which is five for each of them.
-	fairTurns = 5 * (senders + 1)
+	// time that a wait may take, which is ten for each of them.
+	fairTurns = 10 * (senders + 1)
 )
 
 // span is a stretch of time.

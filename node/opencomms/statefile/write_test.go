@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -91,6 +92,26 @@ func TestAStateThatOthersWouldRejectIsNotWritten(t *testing.T) {
 		t.Error("it was written")
 	}
 	want(t, names(t, s.dir), []string{stateName})
+}
+
+func TestTheNewFileIsOnTheDiskBeforeItReplacesTheOldAndTheLockGoesBeforeTheDirectoryIsSynced(t *testing.T) {
+	s := Open(t.TempDir(), Options{})
+	mustAdd(t, s, "ocm_1")
+	d := &faulty{disk: osDisk{}}
+	s.disk = d
+	mustAdd(t, s, "ocm_2")
+	var steps []string
+	for _, step := range d.log {
+		step = step[strings.IndexByte(step, ' ')+1:]
+		if !strings.HasPrefix(step, "open ") {
+			steps = append(steps, regexp.MustCompile(`\.state\.[0-9]+\.[0-9a-f]{8}\.tmp`).ReplaceAllString(step, "TMP"))
+		}
+	}
+	want(t, steps, []string{
+		"mkdir " + Dir, "create " + lockName, "write " + lockName,
+		"create TMP", "write TMP", "sync TMP", "rename to " + stateName,
+		"remove " + lockName, "sync directory",
+	})
 }
 
 // The steps are those of an Update of a file that is there. Each is failed by a full
