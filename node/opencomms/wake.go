@@ -43,16 +43,20 @@ func (p *Project) WakeOwners(ctx context.Context) error {
 			continue // said by whoever uses the file; the next change is another chance
 		}
 		wait, due := sleepers(s, time.Now().UnixMilli(), woken)
-		if due {
-			// A failed write is tried again at the next change.
-			_ = p.Touch(ctx)
+		if due && p.Touch(ctx) != nil {
+			clear(woken)
+			wait = wakeAgain
 		}
 		timer.Reset(wait)
 	}
 }
 
-// idleWait is how long WakeOwners waits when nothing is to be woken.
-const idleWait = time.Hour
+const (
+	// idleWait is how long WakeOwners waits when nothing is to be woken.
+	idleWait = time.Hour
+	// wakeAgain is how long it waits after a write that failed.
+	wakeAgain = 10 * time.Second
+)
 
 // sleepers says whether an owner has to be woken now, and after how long to look
 // again. woken remembers for which message and pause that was done.

@@ -20,7 +20,6 @@ type message struct {
 	to                []*opencomms.Member
 	copied            bool // of a broadcast whose rate and content were judged
 	visible           func(*opencomms.Envelope) bool
-	rate              opencomms.Rate
 }
 
 // Send queues a message, one copy for each recipient. The order of the checks is
