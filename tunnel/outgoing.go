@@ -11,8 +11,9 @@ const (
 	// smallFrame is the largest frame that waits for others to be written with it,
 	// in bytes of payload.
 	smallFrame = 4 << 10
-	// burstGap: a small frame that comes within this time after the last write is one
-	// of many that are on their way.
+	// burstGap: a small frame that comes within this time after the last write, which
+	// was one of small frames too, is one of many that are on their way. One between
+	// the large ones of a bulk transfer is not, and must not wait.
 	burstGap = 5 * time.Microsecond
 )
 
@@ -34,6 +35,7 @@ type outgoing struct {
 	said    bool       // the close frame was the last
 	err     error      // of the link; nothing is written any more
 	idle    time.Time  // when the last drain ended
+	small   bool       // the last frame was a small one
 }
 
 var errSaid = errors.New("the close frame was sent")
@@ -70,8 +72,9 @@ func (o *outgoing) write(op byte, payload []byte) error {
 	}
 	*o.pending = appendFrame(*o.pending, op, payload, o.masks)
 	o.said = op == opClose
-	mine := !o.writing
-	burst := len(payload) <= smallFrame && time.Since(o.idle) < burstGap
+	mine, small := !o.writing, len(payload) <= smallFrame
+	burst := small && o.small && time.Since(o.idle) < burstGap
+	o.small = small
 	o.writing = true
 	o.mu.Unlock()
 	switch {

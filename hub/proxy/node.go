@@ -19,6 +19,9 @@ import (
 const (
 	maxIdleStreams  = 256
 	idleStreamLimit = 90 * time.Second
+	// chunkBuffer takes a copy buffer and what frames it, in bytes: a piece of a chunked
+	// body then leaves in one write, not in three.
+	chunkBuffer = bufferSize + 1<<10
 )
 
 // Node is the services of one connected node: what it said of them, in memory only,
@@ -51,6 +54,7 @@ func NewNode(name string, s *tunnel.Session, h api.Hello) *Node {
 		MaxIdleConnsPerHost:    maxIdleStreams,
 		IdleConnTimeout:        idleStreamLimit,
 		ExpectContinueTimeout:  continueLimit,
+		WriteBufferSize:        chunkBuffer,
 		MaxResponseHeaderBytes: maxAnswerHeader,
 	}
 	return n
