@@ -27,6 +27,8 @@ type peer struct {
 	offers  chan api.Offer
 	replies chan api.Reply
 	paths   chan string
+	mails   chan api.Mail
+	told    chan api.MailReceipt
 }
 
 // dial opens a tunnel with a node's credential.
@@ -46,7 +48,8 @@ func (b *box) dialWith(secret string, cfg tunnel.Config, header ...string) (*pee
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{t: b.t, session: s, offers: make(chan api.Offer, 100), replies: make(chan api.Reply, 100), paths: make(chan string, 100)}
+	p := &peer{t: b.t, session: s, offers: make(chan api.Offer, 100), replies: make(chan api.Reply, 100), paths: make(chan string, 100),
+		mails: make(chan api.Mail, 100), told: make(chan api.MailReceipt, 100)}
 	p.hc = &http.Client{Transport: &http.Transport{DialContext: s.DialContext}}
 	p.srv = &http.Server{Handler: http.HandlerFunc(p.serve)}
 	p.served.Go(func() { _ = p.srv.Serve(s) })
@@ -70,6 +73,20 @@ func (p *peer) serve(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(&a)
 		p.replies <- a
 		_ = json.NewEncoder(w).Encode(api.Receipt{Triple: a.Triple, State: api.StateRunning})
+	case r.URL.Path == "/v1/mail/receipts":
+		var rs api.MailReceipts
+		_ = json.NewDecoder(r.Body).Decode(&rs)
+		done := api.MailSettled{IDs: []string{}}
+		for _, rc := range rs.Receipts {
+			p.told <- rc
+			done.IDs = append(done.IDs, rc.ID)
+		}
+		_ = json.NewEncoder(w).Encode(done)
+	case strings.HasPrefix(r.URL.Path, "/v1/mail/"):
+		var m api.Mail
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		p.mails <- m
+		_ = json.NewEncoder(w).Encode(api.MailReceipt{ID: m.ID, State: api.MailDelivered})
 	case r.URL.Path == "/v1/reconcile":
 		var q api.Reconcile
 		_ = json.NewDecoder(r.Body).Decode(&q)

@@ -278,6 +278,9 @@ func TestSupersededNode(t *testing.T) {
 	if n := len(hub.Hellos); n != 2 {
 		t.Fatalf("%d hellos, want one of each process", n)
 	}
+	if n := len(hub.MailAsked); n != 2 {
+		t.Fatalf("%d tunnels for mail, want one of each process", n)
+	}
 	first.quit()
 }
 

@@ -126,17 +126,17 @@ type Hub interface {
 // Box is an open post box. Its methods are safe for concurrent use unless they say
 // otherwise.
 type Box struct {
-	cfg      Config
-	log      *slog.Logger
-	db       *boltdb.DB
-	handlers []registration
+	cfg Config
+	log *slog.Logger
+	db  *boltdb.DB
 
-	mu      sync.Mutex // guards the following fields
-	out     map[string]*letter
-	lines   map[string]*line
-	lanes   map[laneKey]int // outstanding
-	session *session        // nil while there is no hub
-	closed  bool
+	mu       sync.Mutex // guards the following fields
+	handlers []registration
+	out      map[string]*letter
+	lines    map[string]*line
+	lanes    map[laneKey]int // outstanding
+	session  *session        // nil while there is no hub
+	closed   bool
 }
 
 type registration struct {
@@ -178,13 +178,17 @@ func Open(cfg Config) (*Box, error) {
 
 // Handle registers the application for all kinds that begin with prefix, such as
 // "opencomms."; the longest prefix wins. Call it before the first Attach and before
-// the Routes are served.
+// the Routes are served: what comes before is returned to its sender.
 func (b *Box) Handle(prefix string, h Handler) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.handlers = append(b.handlers, registration{prefix, h})
 }
 
 // handler finds who knows a kind; nil when nobody does.
 func (b *Box) handler(kind string) Handler {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	var best registration
 	for _, r := range b.handlers {
 		if strings.HasPrefix(kind, r.prefix) && (best.Handler == nil || len(r.prefix) > len(best.prefix)) {

@@ -81,3 +81,41 @@ func TestWhateverHappensEachMailArrivesOnceInOrderAndIsSettledOnce(t *testing.T)
 		}
 	})
 }
+
+// TestACopiedOutboxSendsNothingTwice runs a node's directory and a copy of it in turns:
+// both have the same mails without receipts.
+func TestACopiedOutboxSendsNothingTwice(t *testing.T) {
+	w := newWorld(t, t.TempDir(), "alpha", "beta")
+	defer w.close()
+	alpha := w.nodes["alpha"]
+	for n := range 3 {
+		alpha.send("beta", "lane", fmt.Sprint(n))
+	}
+	if err := alpha.box.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(alpha.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alpha.open()
+	copied := &node{w: w, id: alpha.id, path: alpha.path + ".copy"}
+	if err := os.WriteFile(copied.path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	copied.open()
+	w.quiet()
+	alpha.disconnect()
+	w.nodes["alpha"] = copied
+	copied.send("beta", "lane", "3")
+	w.quiet()
+	if got := w.nodes["beta"].got()["alpha/lane"]; !slices.Equal(got, []string{`"0"`, `"1"`, `"2"`, `"3"`}) {
+		t.Errorf("beta got %v", got)
+	}
+	if a, c := len(alpha.settled()), len(copied.settled()); a != 3 || c != 4 {
+		t.Errorf("%d and %d receipts", a, c)
+	}
+	if err := alpha.box.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

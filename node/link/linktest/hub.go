@@ -42,6 +42,10 @@ type Hub struct {
 	// Asks gets every question of a running turn, and every withdrawal.
 	Asks    chan api.Ask
 	Reports chan api.NodeReport
+	// Mails gets every mail that a node sends, MailAsked every connection over which it
+	// asks what the hub has; that is always nothing.
+	Mails     chan api.Mail
+	MailAsked chan *Conn
 
 	tb     testing.TB
 	server *httptest.Server
@@ -80,6 +84,7 @@ func New(tb testing.TB, cfg tunnel.Config) *Hub {
 		Conns: make(chan *Conn, room), Drains: make(chan *Conn, room), Hellos: make(chan api.Hello, room),
 		Results: make(chan api.Result, room), Progress: make(chan api.Progress, room),
 		Asks: make(chan api.Ask, room), Reports: make(chan api.NodeReport, room),
+		Mails: make(chan api.Mail, room), MailAsked: make(chan *Conn, room),
 		tb: tb, cfg: cfg, secret: secret, id: HubID, epochs: map[string]uint64{},
 	}
 	h.server = httptest.NewServer(http.HandlerFunc(h.accept))
@@ -236,6 +241,20 @@ func (c *Conn) routes() http.Handler {
 		if read(w, r, &report) {
 			h.Reports <- report
 			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	mux.Post("/v1/mail/known", func(w http.ResponseWriter, r *http.Request) {
+		var q api.MailQuery
+		if read(w, r, &q) {
+			h.MailAsked <- c
+			answer(w, http.StatusOK, api.MailKnown{Unknown: q.IDs, NowMS: time.Now().UnixMilli()})
+		}
+	})
+	mux.Put("/v1/mail/{id}", func(w http.ResponseWriter, r *http.Request) {
+		var m api.Mail
+		if read(w, r, &m) {
+			h.Mails <- m
+			answer(w, http.StatusAccepted, api.MailReceipt{ID: m.ID, State: api.MailQueued})
 		}
 	})
 	mux.Put("/v1/tasks/{id}/progress", func(w http.ResponseWriter, r *http.Request) {
