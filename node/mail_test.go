@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"opencode-mesh/node"
 	"opencode-mesh/node/link/linktest"
 	"opencode-mesh/node/mail"
@@ -24,9 +22,9 @@ import (
 // letters is an application that counts.
 type letters struct{ received, settled atomic.Int64 }
 
-func (l *letters) Receive(*bolt.Tx, api.Mail) error { return nil }
+func (l *letters) Receive(*mail.Tx, api.Mail) error { return nil }
 func (l *letters) Received(api.Mail)                { l.received.Add(1) }
-func (l *letters) Settled(*bolt.Tx, api.MailReceipt, api.Mail) error {
+func (l *letters) Settled(*mail.Tx, api.MailReceipt, api.Mail) error {
 	l.settled.Add(1)
 	return nil
 }
@@ -35,7 +33,7 @@ func (l *letters) Settled(*bolt.Tx, api.MailReceipt, api.Mail) error {
 func (p *process) post(text string) string {
 	p.t.Helper()
 	box, id := p.node.Mail(), mail.NewID()
-	err := box.Update(p.t.Context(), func(tx *bolt.Tx) error {
+	err := box.Update(p.t.Context(), func(tx *mail.Tx) error {
 		return box.Send(tx, api.Mail{ID: id, Kind: "test.text", To: "beta", Body: fmt.Appendf(nil, "%q", text)})
 	})
 	if err != nil {
@@ -48,7 +46,7 @@ func TestANodesMailGoesOverItsTunnelAndWaitsInItsFileMeanwhile(t *testing.T) {
 	hub := linktest.New(t, tunnel.Config{})
 	dir := t.TempDir()
 	p := launch(t, hub, dir)
-	c := linktest.Await(t, hub.Conns, "the node")
+	linktest.Await(t, hub.Conns, "the node")
 	app := &letters{}
 	p.node.Mail().Handle("test.", app)
 	id := p.post("hello")
@@ -64,7 +62,7 @@ func TestANodesMailGoesOverItsTunnelAndWaitsInItsFileMeanwhile(t *testing.T) {
 	}
 
 	p = launch(t, hub, dir)
-	c = linktest.Await(t, hub.Conns, "the node again")
+	c := linktest.Await(t, hub.Conns, "the node again")
 	p.node.Mail().Handle("test.", app)
 	if m := linktest.Await(t, hub.Mails, "the mail that the hub does not know"); m.ID != id {
 		t.Errorf("%+v", m)
@@ -98,7 +96,7 @@ func TestANodeEndsWhenItsMailBoxCannotBeSynced(t *testing.T) {
 	linktest.Await(t, hub.Conns, "the node")
 	fail.Store(true)
 	box := p.node.Mail()
-	if err := box.Update(t.Context(), func(*bolt.Tx) error { return nil }); err == nil {
+	if err := box.Update(t.Context(), func(*mail.Tx) error { return nil }); err == nil {
 		t.Fatal("a failed sync was acknowledged")
 	}
 	if err := p.end(); !errors.Is(err, node.ErrJournalFailed) {

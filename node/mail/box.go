@@ -89,6 +89,10 @@ func setDefault[T comparable](v *T, def T) {
 	}
 }
 
+// Tx is a transaction of the box's file, as bbolt has it: applications need no import
+// of their own.
+type Tx = bolt.Tx
+
 // Handler is an application that sends and receives mail of some kinds. Its methods
 // with a transaction run inside a commit of the box: they may run more than once, must
 // have no other effect than what they write, and must not call the Box but for Send.
@@ -98,7 +102,7 @@ type Handler interface {
 	// then *Unsupported returns the mail to its sender, and so does an *api.Error that
 	// no repeat would change, such as api.CodeRefused; after any other error the hub
 	// tries again later, and what follows in the lane waits.
-	Receive(tx *bolt.Tx, m api.Mail) error
+	Receive(tx *Tx, m api.Mail) error
 	// Received is called once after that commit, on a goroutine of the request: a good
 	// moment to wake up. After a crash in between nobody calls it: an application looks
 	// at what it has when it starts.
@@ -106,7 +110,7 @@ type Handler interface {
 	// Settled takes the receipt of a mail that was sent here; r.State is
 	// api.MailDelivered or api.MailReturned. It is committed once per mail, together with
 	// the end of the box's own record. After an error it is tried again later.
-	Settled(tx *bolt.Tx, r api.MailReceipt, m api.Mail) error
+	Settled(tx *Tx, r api.MailReceipt, m api.Mail) error
 }
 
 // Unsupported is the error of a Handler that does not know what a mail is.
@@ -203,12 +207,12 @@ func (b *Box) handler(kind string) Handler {
 // call the Box but for Send. Applications keep their records in buckets of their own,
 // "<application>.<name>", made with CreateBucketIfNotExists; the box's begin with
 // "mail.".
-func (b *Box) Update(ctx context.Context, fn func(tx *bolt.Tx) error) error {
+func (b *Box) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	return b.db.Update(ctx, fn)
 }
 
 // View runs fn on what is on disk.
-func (b *Box) View(fn func(tx *bolt.Tx) error) error { return b.db.View(fn) }
+func (b *Box) View(fn func(tx *Tx) error) error { return b.db.View(fn) }
 
 // Failed is closed when a sync failed: the process must end (semantics 21).
 func (b *Box) Failed() <-chan struct{} { return b.db.Failed() }

@@ -141,7 +141,7 @@ func (b *Box) taken(l *letter) {
 // its way once that is committed. ID (see NewID), Kind, To and Body are needed; an id
 // that is in the outbox already is an error. ErrFull means that the sender has to
 // wait.
-func (b *Box) Send(tx *bolt.Tx, m api.Mail) error {
+func (b *Box) Send(tx *Tx, m api.Mail) error {
 	m.From, m.FromID, m.SentMS = "", "", 0
 	// As it will travel, so that no bound is met on the way only.
 	body, err := json.Marshal(m.Body)

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	bbolt "go.etcd.io/bbolt"
-
 	"opencode-mesh/auth"
 	meshhub "opencode-mesh/hub"
 	meshnode "opencode-mesh/node"
@@ -134,7 +132,7 @@ func launch(t *testing.T, p auth.Profile, dir string) *machine {
 func (m *machine) send(t *testing.T, to, text string) {
 	t.Helper()
 	box := m.node.Mail()
-	err := box.Update(t.Context(), func(tx *bbolt.Tx) error {
+	err := box.Update(t.Context(), func(tx *mail.Tx) error {
 		return box.Send(tx, api.Mail{ID: mail.NewID(), Kind: "test.text", To: to, Lane: "lane", Body: fmt.Appendf(nil, "%q", text)})
 	})
 	if err != nil {

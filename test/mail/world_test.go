@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	bbolt "go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 
 	hubmail "opencode-mesh/hub/mail"
@@ -374,7 +373,7 @@ var (
 	settledBucket = []byte("test.settled")
 )
 
-func (a *app) Receive(tx *bbolt.Tx, m api.Mail) error {
+func (a *app) Receive(tx *mail.Tx, m api.Mail) error {
 	b, err := tx.CreateBucketIfNotExists(gotBucket)
 	if err != nil {
 		return err
@@ -388,7 +387,7 @@ func (a *app) Receive(tx *bbolt.Tx, m api.Mail) error {
 
 func (a *app) Received(api.Mail) { a.woken.Add(1) }
 
-func (a *app) Settled(tx *bbolt.Tx, r api.MailReceipt, m api.Mail) error {
+func (a *app) Settled(tx *mail.Tx, r api.MailReceipt, m api.Mail) error {
 	b, err := tx.CreateBucketIfNotExists(settledBucket)
 	if err != nil {
 		return err
@@ -400,7 +399,7 @@ func (a *app) Settled(tx *bbolt.Tx, r api.MailReceipt, m api.Mail) error {
 // got is what a node received, by "sender/lane", in order.
 func (n *node) got() map[string][]string {
 	got := map[string][]string{}
-	err := n.box.View(func(tx *bbolt.Tx) error {
+	err := n.box.View(func(tx *mail.Tx) error {
 		b := tx.Bucket(gotBucket)
 		if b == nil {
 			return nil
@@ -421,7 +420,7 @@ func (n *node) got() map[string][]string {
 // settled are the receipts that a node got, by id.
 func (n *node) settled() map[string]string {
 	settled := map[string]string{}
-	err := n.box.View(func(tx *bbolt.Tx) error {
+	err := n.box.View(func(tx *mail.Tx) error {
 		b := tx.Bucket(settledBucket)
 		if b == nil {
 			return nil
@@ -442,7 +441,7 @@ func (n *node) send(to, lane, text string) (id string) {
 	n.w.t.Helper()
 	id = mail.NewID()
 	m := api.Mail{ID: id, Kind: "test.text", To: to, Lane: lane, Body: fmt.Appendf(nil, "%q", text)}
-	if err := n.box.Update(context.Background(), func(tx *bbolt.Tx) error { return n.box.Send(tx, m) }); err != nil {
+	if err := n.box.Update(context.Background(), func(tx *mail.Tx) error { return n.box.Send(tx, m) }); err != nil {
 		n.w.t.Fatalf("send: %v", err)
 	}
 	return id
