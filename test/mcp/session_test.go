@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// allTools are the tools with their required arguments (S§6, and opencomms_timer).
+// allTools are the tools with their required arguments (§6, and opencomms_timer).
 var allTools = map[string][]string{
 	"opencomms_create":         {"channel", "role", "role_prompt"},
 	"opencomms_join":           {"channel", "role", "role_prompt"},

@@ -179,6 +179,10 @@ func TestASignalEndsTheServerAlsoInTheMiddleOfACall(t *testing.T) {
 		if code := s.wait(); code != 0 {
 			t.Errorf("exit code %d; stderr: %s", code, s.err)
 		}
+		// A call that waited for the lock to the end would say so.
+		if s.err.String() != "" {
+			t.Errorf("stderr: %s", s.err)
+		}
 	}
 	if strings.Contains(read(t, dir, "state.json"), `"x"`+",\n      \"reply_to\"") {
 		t.Error("the message was sent all the same")

@@ -19,7 +19,7 @@ const (
 
 // argument is one argument of a tool. One of another type than its own counts as
 // the empty text if it is required, where the rules refuse it, and as not given
-// otherwise (S§6) – but not where that would send to others than was meant, or
+// otherwise (§6) – but not where that would send to others than was meant, or
 // lift a bound: a strict one is refused.
 type argument struct {
 	name     string

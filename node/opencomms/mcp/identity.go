@@ -43,21 +43,12 @@ func (m *member) wakeOwners() {
 	})
 }
 
-// access says what a tool asks of the member's id.
-type access int
-
-const (
-	// onRoster: some live channel has the member.
-	onRoster access = iota
-	// orPinned: the same, or a local operator pinned the id. It is for what members
-	// do that are in no channel: come into one, or go on with an archived one, of
-	// which the project knows who was in it.
-	orPinned
-)
-
 // caller checks the id anew for each call: a member that was removed has no access
-// from then on (S§7).
-func (m *member) caller(ctx context.Context, need access) (engine.Caller, error) {
+// from then on (§7). It must be on the roster of a live channel or, if pinned is
+// said, have been pinned by a local operator: for what members do that are in no
+// channel, as to come into one or to go on with an archived one, of which the
+// project knows who was in it.
+func (m *member) caller(ctx context.Context, pinned bool) (engine.Caller, error) {
 	c := engine.Caller{Session: m.id}
 	switch {
 	case m.id == "":
@@ -72,7 +63,7 @@ func (m *member) caller(ctx context.Context, need access) (engine.Caller, error)
 	if isMember(state, m.id) {
 		return c, nil
 	}
-	if need == orPinned {
+	if pinned {
 		_, err := pins.Load(m.project.Dir(), m.id)
 		if err == nil || !errors.Is(err, pins.ErrNone) {
 			return c, err
@@ -94,7 +85,7 @@ func isMember(s *ocm.State, id string) bool {
 }
 
 // joining is how the member comes into a channel. It reads its mail itself, so that
-// nobody prompts it and its mail does not grow old (S§9.6).
+// nobody prompts it and its mail does not grow old (§9.6).
 func (m *member) joining(a arguments) engine.NewMember {
 	host := m.host
 	if pin, err := pins.Load(m.project.Dir(), m.id); host == "" && err == nil {

@@ -8,15 +8,16 @@ import (
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
-// tool is one of the tools (S§6).
+// tool is one of the tools (§6).
 type tool struct {
 	name  string
 	about string
 	args  []argument
-	need  access
-	admin bool // offered to an operator's own server only
-	reads bool // changes nothing
-	call  func(ctx context.Context, c call) (reply, error)
+	// pinned says that an id that is in no channel may use it, if it is pinned.
+	pinned bool
+	admin  bool // offered with --admin only
+	reads  bool // changes nothing
+	call   func(ctx context.Context, c call) (reply, error)
 }
 
 // call is what a tool works on.
@@ -33,7 +34,7 @@ func (m *member) call(ctx context.Context, t *tool, a arguments) (reply, error) 
 	if err := a.check(); err != nil {
 		return reply{}, err
 	}
-	caller, err := m.caller(ctx, t.need)
+	caller, err := m.caller(ctx, t.pinned)
 	if err != nil {
 		return reply{}, err
 	}
@@ -61,11 +62,11 @@ var tools = []*tool{
 			{name: "budget_runtime_ms", kind: number, strict: true, about: "The channel takes no messages when it is older, in milliseconds."},
 			{name: "budget_messages", kind: number, strict: true, about: "The channel takes no messages after so many were delivered."},
 		},
-		need: orPinned, call: create,
+		pinned: true, call: create,
 	},
 	{
 		name: "opencomms_join", about: "Become a member of a channel.",
-		args: []argument{channelArg, roleArg, promptArg, spawnArg}, need: orPinned, call: join,
+		args: []argument{channelArg, roleArg, promptArg, spawnArg}, pinned: true, call: join,
 	},
 	{
 		name: "opencomms_send", about: "Send a message to one member of a channel, or to all others. Without to and broadcast, the only other member is meant.",
@@ -135,7 +136,7 @@ var tools = []*tool{
 			{name: "channel", kind: text, required: true, about: "Name or archive id of what was saved."},
 			{name: "new_name", kind: text, strict: true, about: "Name of the new channel; the old one if not given."},
 		},
-		need: orPinned, call: resumeSession,
+		pinned: true, call: resumeSession,
 	},
 	{
 		name: "opencomms_delete_session", about: "Remove a channel with its messages, or an archive, for good.",
@@ -143,7 +144,7 @@ var tools = []*tool{
 			{name: "channel", kind: text, required: true, about: "Name of the channel, or name or id of the archive."},
 			{name: "confirm", kind: flag, required: true, about: "true, or nothing is removed."},
 		},
-		need: orPinned, call: deleteSession,
+		pinned: true, call: deleteSession,
 	},
 	{
 		name: "opencomms_archive", about: "Archived channels of yours: the list, the summary of one or its messages.",
@@ -152,7 +153,7 @@ var tools = []*tool{
 			{name: "channel", kind: text, about: "Name or archive id, for summary and messages."},
 			{name: "limit", kind: number, about: "How many messages: 1 to 500, else 50."},
 		},
-		need: orPinned, reads: true, call: archive,
+		pinned: true, reads: true, call: archive,
 	},
 }
 
