@@ -45,6 +45,7 @@ func (idle) Run(context.Context, agent.Turn, agent.Host) (api.Outcome, error) {
 type mesh struct {
 	t      *testing.T
 	url    string // of the service
+	direct string // the service itself
 	secret string // of a controller
 	hc     *http.Client
 	stop   func() // ends the node
@@ -89,7 +90,8 @@ func newMesh(t *testing.T, web http.HandlerFunc) *mesh {
 	}
 	m := &mesh{
 		t: t, url: h.URL() + "/v1/nodes/alpha/services/web/", secret: enroll(t, link, auth.EnrollLogin, api.Login{Name: "desk"}).Credential.Reveal(),
-		hc: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true}},
+		direct: origin.URL + "/",
+		hc:     &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128, DisableCompression: true}},
 	}
 	m.stop = run(t, n.Run)
 	t.Cleanup(m.hc.CloseIdleConnections)

@@ -1,7 +1,6 @@
 package services
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -79,51 +78,6 @@ func TestAGigabyteGoesUpAndDownInBoundedMemory(t *testing.T) {
 		n, _ := strconv.ParseInt(string(answer), 10, 64)
 		return n
 	})
-}
-
-// TestEventsArriveAtTheirPace measures what a reader of events sees. The bound is far
-// above what a busy machine does and far below what buffering would.
-func TestEventsArriveAtTheirPace(t *testing.T) {
-	const events, pace = 30, 100 * time.Millisecond
-	m := newMesh(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/events" {
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		tick := time.NewTicker(pace)
-		defer tick.Stop()
-		for i := range events {
-			<-tick.C
-			fmt.Fprintf(w, "id: %d\ndata: %d\n\n", i, time.Now().UnixNano())
-			w.(http.Flusher).Flush()
-		}
-	})
-	var gaps, delays []time.Duration
-	var last time.Time
-	for lines := bufio.NewScanner(m.do(m.request(http.MethodGet, "events", nil)).Body); lines.Scan(); {
-		sent, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok {
-			continue
-		}
-		now := time.Now()
-		ns, _ := strconv.ParseInt(sent, 10, 64)
-		delays = append(delays, now.Sub(time.Unix(0, ns)))
-		if !last.IsZero() {
-			gaps = append(gaps, now.Sub(last))
-		}
-		last = now
-	}
-	if len(delays) != events {
-		t.Fatalf("%d events", len(delays))
-	}
-	slices.Sort(gaps)
-	slices.Sort(delays)
-	t.Logf("gaps: median %s, most %s; from sending to arrival: median %s, most %s",
-		gaps[len(gaps)/2], gaps[len(gaps)-1], delays[events/2], delays[events-1])
-	// Half of them late by ten paces is a buffer, not a busy machine.
-	if delays[events/2] > 10*pace {
-		t.Errorf("events arrive %s after they were sent", delays[events/2])
-	}
 }
 
 // TestABulkTransferAndSmallRequestsShareATunnel: neither keeps the other from its end.
