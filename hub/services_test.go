@@ -235,7 +235,7 @@ func TestRequestsToServicesEndWithTheirCallerAndWithTheHub(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		fmt.Fprintf(c, "GET /v1/nodes/beta/services/db HTTP/1.1\r\nHost: x\r\nMesh-Authorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: mesh-stream\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", secret)
+		fmt.Fprintf(c, "GET /v1/nodes/beta/services/db HTTP/1.1\r\nHost: x\r\nMesh-Authorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: mesh-stream\r\n\r\n\x00\x00\x00\x1bGET / HTTP/1.1\r\nHost: x\r\n\r\n", secret)
 		stream := bufio.NewReader(c)
 		for _, r := range []*bufio.Reader{stream, bufio.NewReader(b.ask(t.Context(), webPath, "Authorization", "Bearer "+secret).Body)} {
 			for line := ""; strings.TrimSpace(line) != "begun"; {

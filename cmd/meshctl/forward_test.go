@@ -43,7 +43,7 @@ func serviceHub(t *testing.T) *clitest.Shell {
 				t.Error(err)
 				return
 			}
-			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: mesh-stream\r\n\r\nhello from db")
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: mesh-stream\r\n\r\n\x00\x00\x00\x0dhello from db\x00\x00\x00\x00")
 			_ = conn.Close()
 		default:
 			_, _ = io.WriteString(w, "opencode at "+strings.TrimPrefix(service, "/opencode"))

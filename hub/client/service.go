@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"opencode-mesh/auth"
+	"opencode-mesh/hub/framed"
 	"opencode-mesh/protocol/api"
 )
 
@@ -115,7 +116,8 @@ func undo(h http.Header) {
 	}
 }
 
-// Stream is a raw stream to a service.
+// Stream is a raw stream to a service. Its end is io.EOF only when the service has
+// ended it.
 type Stream interface {
 	io.ReadWriteCloser
 	// CloseWrite ends the direction to the service.
@@ -140,7 +142,7 @@ func (s *Service) Dial(ctx context.Context) (Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
-	stream, ok := resp.Body.(Stream)
+	conn, ok := resp.Body.(io.ReadWriteCloser)
 	switch {
 	case resp.StatusCode != http.StatusSwitchingProtocols:
 		return nil, refusal(resp)
@@ -148,7 +150,7 @@ func (s *Service) Dial(ctx context.Context) (Stream, error) {
 		_ = resp.Body.Close()
 		return nil, errors.New("the hub's answer is no stream")
 	}
-	return stream, nil
+	return framed.New(conn), nil
 }
 
 // refusal reads an answer that is not the wanted one.

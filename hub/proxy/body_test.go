@@ -216,7 +216,8 @@ func TestTheLossOfTheTunnelEndsWhatIsUnderWay(t *testing.T) {
 		answers <- resp
 	}()
 	begun := b.get("begun")
-	_, stream, _ := b.upgrade(dbPath, api.UpgradeStream, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	raw, _ := b.rawStream("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	stream := bufio.NewReader(raw)
 	<-arrived
 	<-arrived
 	if line, err := stream.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 101") {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"opencode-mesh/hub/early"
+	"opencode-mesh/hub/framed"
 	"opencode-mesh/protocol/api"
 )
 
@@ -28,7 +30,7 @@ func (c *call) stream(w http.ResponseWriter) {
 		return
 	}
 	defer back.Close()
-	conn, rw, err := (&answering{w, c}).Hijack()
+	conn, rw, err := early.Hijack(w)
 	if err != nil {
 		c.fail(w, err)
 		return
@@ -38,32 +40,33 @@ func (c *call) stream(w http.ResponseWriter) {
 	if rw.Flush() != nil {
 		return
 	}
-	c.splice(conn.(*hijacked), back)
+	c.splice(conn.(*early.Conn), back)
 }
 
 // splice copies both ways until both directions have ended, one failed, or the
 // request's context ended.
-func (c *call) splice(user *hijacked, back net.Conn) {
+func (c *call) splice(user *early.Conn, back net.Conn) {
 	kill := func() {
-		user.abort()
+		user.Abort()
 		_ = back.Close() // a reset as well
 	}
 	stop := context.AfterFunc(c.in.Context(), kill)
 	defer stop()
+	client := framed.New(user)
 	var inward sync.WaitGroup
 	inward.Go(func() {
-		if c.copy(back.(halfCloser), user) != nil {
+		if c.copy(back.(halfCloser), client) != nil {
 			kill()
 		}
 	})
-	if c.copy(user, back) != nil {
+	if c.copy(client, back) != nil {
 		kill()
 	}
 	inward.Wait()
 }
 
 type halfCloser interface {
-	net.Conn
+	io.Writer
 	CloseWrite() error
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"opencode-mesh/hub/framed"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/tunnel"
 )
@@ -130,18 +131,55 @@ func TestARawStreamCarriesBytesBothWaysWithHalfClose(t *testing.T) {
 		fmt.Fprintf(c, "got %d bytes, %v", len(all), err)
 	})))
 	const size = 3 << 20
-	c, r, resp := b.upgrade(dbPath, api.UpgradeStream, "early")
+	c, resp := b.rawStream("early")
 	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != api.UpgradeStream {
 		t.Fatalf("got %d %v", resp.StatusCode, resp.Header)
 	}
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := io.ReadAll(r); err != nil || string(got) != fmt.Sprintf("got %d bytes, <nil>", size+len("early")) {
+	if got, err := io.ReadAll(c); err != nil || string(got) != fmt.Sprintf("got %d bytes, <nil>", size+len("early")) {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// rawStream opens a raw stream to "db" with something sent along with the request.
+func (b *bed) rawStream(early string) (*framed.Stream, *http.Response) {
+	b.t.Helper()
+	var first behind
+	_, _ = framed.New(&first).Write([]byte(early))
+	c, r, resp := b.upgrade(dbPath, api.UpgradeStream, first.String())
+	return framed.New(&struct {
+		io.Reader
+		io.WriteCloser
+	}{r, c}), resp
+}
+
+// behind keeps what is written.
+type behind struct{ strings.Builder }
+
+func (*behind) Read([]byte) (int, error) { return 0, io.EOF }
+func (*behind) Close() error             { return nil }
+
+// TestAClientThatIsGoneHasNotSentAll: its connection just ends, and the service must not
+// take what came for the whole.
+func TestAClientThatIsGoneHasNotSentAll(t *testing.T) {
+	ended := make(chan error, 1)
+	begun := make(chan struct{})
+	b := newBed(t, tcp(raw(t, func(c net.Conn, r *bufio.Reader) {
+		_, _ = r.ReadByte()
+		close(begun)
+		_, err := io.Copy(io.Discard, r)
+		ended <- err
+	})))
+	c, _ := b.rawStream("half of it")
+	<-begun
+	_ = c.Close()
+	if err := <-ended; err == nil {
+		t.Error("it read the end of what was broken off")
 	}
 }
 

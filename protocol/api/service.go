@@ -22,7 +22,7 @@ const (
 )
 
 // UpgradeStream is the protocol to which a request upgrades that wants a raw stream
-// to a service of the kind ServiceTCP.
+// to a service of the kind ServiceTCP; package hub/framed says how its bytes travel.
 const UpgradeStream = "mesh-stream"
 
 // The kinds of service.

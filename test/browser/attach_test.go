@@ -74,6 +74,26 @@ func TestOpencodeAttachWorksInATerminal(t *testing.T) {
 	term.await("ended with 0")
 }
 
+// TestAttachToANodeThatLetsNothingBeChangedSaysWhy is what somebody sees who prompts
+// there. opencode only says that it failed, so meshctl has said why, on the screen that
+// is there again when opencode ends.
+func TestAttachToANodeThatLetsNothingBeChangedSaysWhy(t *testing.T) {
+	s := newSeat(t, "--policy", "hold")
+	cmd := s.ctl.Command("attach", "alpha", "--opencode-bin", opencodebin.Find(t))
+	env := append(s.env, keep(cmd.Env, "MESH_DIR=")...)
+	term := newTerminal(t, env, append([]string{"sh", "-c", `"$@"; echo "ended with $?"; read line`, "sh"}, cmd.Args...)...)
+	term.await("Ask anything")
+	term.tmux("send-keys", "-l", "REPLY:never")
+	term.await("REPLY:never")
+	term.tmux("send-keys", "Enter")
+	term.await("Creating a session failed")
+	term.tmux("send-keys", "C-c") // clears the prompt
+	term.await("Ask anything")
+	term.tmux("send-keys", "C-c")
+	term.await("ended with 0")
+	term.await("node alpha has the policy hold")
+}
+
 // keep picks the variables that begin with a prefix.
 func keep(env []string, prefix string) []string {
 	var out []string

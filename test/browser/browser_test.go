@@ -23,12 +23,12 @@ type seat struct {
 	env []string
 }
 
-func newSeat(t *testing.T) seat {
+func newSeat(t *testing.T, nodeArgs ...string) seat {
 	t.Helper()
 	llm := stubllm.Start(t)
 	f := fleet.New(t)
 	env, bin := opencodebin.Env(t, opencodebin.Options{ModelURL: llm.URL()}), opencodebin.Find(t)
-	n := f.Node("alpha", fleet.Environ(env), fleet.Args("--agent", "opencode", "--opencode-bin", bin))
+	n := f.Node("alpha", fleet.Environ(env), fleet.Args(append([]string{"--agent", "opencode", "--opencode-bin", bin}, nodeArgs...)...))
 	ctl := f.Ctl("desk")
 	ctl.Healthy("alpha")
 	return seat{ctl: ctl, node: n, env: opencodebin.Env(t, opencodebin.Options{ModelURL: llm.URL()})}

@@ -18,6 +18,7 @@ import (
 	"opencode-mesh/auth"
 	"opencode-mesh/hub/client"
 	"opencode-mesh/hub/client/forward"
+	"opencode-mesh/hub/framed"
 	"opencode-mesh/protocol/api"
 )
 
@@ -64,7 +65,8 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: e})
 			return
 		}
-		conn := upgraded(h.t, w, api.UpgradeStream)
+		conn := raw{upgraded(h.t, w, api.UpgradeStream).(buffered), nil}
+		conn.Stream = framed.New(conn.buffered)
 		h.stream(conn)
 		_ = conn.Close()
 		return
@@ -88,6 +90,21 @@ type buffered struct {
 	*net.TCPConn
 	r *bufio.Reader
 }
+
+// raw is a raw stream at the hub's end.
+type raw struct {
+	buffered
+	*framed.Stream
+}
+
+func (r raw) Read(p []byte) (int, error)  { return r.Stream.Read(p) }
+func (r raw) Write(p []byte) (int, error) { return r.Stream.Write(p) }
+func (r raw) CloseWrite() error           { return r.Stream.CloseWrite() }
+
+// ReadFrom and WriteTo are there because those of the connection would be taken.
+func (r raw) ReadFrom(src io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{r}, src) }
+func (r raw) WriteTo(dst io.Writer) (int64, error)  { return io.Copy(dst, struct{ io.Reader }{r}) }
+func (r raw) Close() error                          { return r.Stream.Close() }
 
 func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 

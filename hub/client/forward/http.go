@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"opencode-mesh/hub/client"
+	"opencode-mesh/hub/early"
 	"opencode-mesh/protocol/api"
 )
 
@@ -62,7 +64,7 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 			if r.ContentLength != 0 {
 				defer func() { _ = rc.SetReadDeadline(time.Now().Add(leftoverTimeout)) }()
 			}
-			proxy.ServeHTTP(w, r)
+			proxy.ServeHTTP(&upgradable{w}, r)
 		}),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: silent,
@@ -77,6 +79,17 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 		return nil
 	}
 	return err
+}
+
+// upgradable gives the reverse proxy connections of which nothing is lost.
+type upgradable struct{ http.ResponseWriter }
+
+// Unwrap serves http.ResponseController.
+func (u *upgradable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (u *upgradable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return early.Hijack(u.ResponseWriter)
 }
 
 // gate counts the requests inside: the server's Close does not wait for them, and

@@ -292,7 +292,7 @@ func TestUpgradesPassBothWaysAndARefusedOneKeepsItsBody(t *testing.T) {
 		conn := upgraded(t, w, "websocket")
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "early,")
-		_, _ = io.Copy(conn, conn)
+		_, _ = io.Copy(conn, struct{ io.Reader }{conn})
 		_, _ = io.WriteString(conn, ",late")
 		_ = conn.(buffered).CloseWrite()
 	})
@@ -303,7 +303,7 @@ func TestUpgradesPassBothWaysAndARefusedOneKeepsItsBody(t *testing.T) {
 		CloseWrite() error
 	}) {
 		conn := dial(t, f)
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", path, addr, addr)
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nbehind,", path, addr, addr)
 		r := bufio.NewReader(conn)
 		resp, err := http.ReadResponse(r, nil)
 		if err != nil {
@@ -322,7 +322,7 @@ func TestUpgradesPassBothWaysAndARefusedOneKeepsItsBody(t *testing.T) {
 	}
 	_, _ = io.WriteString(conn, "ping")
 	_ = conn.CloseWrite()
-	if all, err := io.ReadAll(r); err != nil || string(all) != "early,ping,late" {
+	if all, err := io.ReadAll(r); err != nil || string(all) != "early,behind,ping,late" {
 		t.Errorf("%q %v", all, err)
 	}
 }

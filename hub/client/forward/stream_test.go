@@ -33,7 +33,7 @@ func restarted(t *testing.T, addr string, h *hub) func() {
 func echo(conn net.Conn) {
 	_, _ = io.Copy(conn, conn)
 	_, _ = io.WriteString(conn, "bye")
-	_ = conn.(buffered).CloseWrite()
+	_ = conn.(raw).CloseWrite()
 }
 
 func TestARawStreamCarriesBytesBothWaysAndItsHalfClose(t *testing.T) {
@@ -100,18 +100,27 @@ func TestAStreamThatCannotBeOpenedShowsAsAFailureAndIsReportedOnce(t *testing.T)
 	}
 }
 
+// TestABrokenStreamIsNotTakenForItsEnd has connections to the hub that break, and that
+// just end, as those of a killed hub do.
 func TestABrokenStreamIsNotTakenForItsEnd(t *testing.T) {
-	h := newHub(t, nil)
-	h.stream = func(conn net.Conn) {
-		_, _ = conn.Read(make([]byte, 1))
-		_, _ = io.WriteString(conn, "half")
-		_ = conn.(buffered).SetLinger(0)
-	}
-	f, _ := h.start(forward.Config{TCP: true})
-	conn := dial(t, f)
-	_, _ = io.WriteString(conn, "?")
-	if got, err := io.ReadAll(conn); err == nil {
-		t.Errorf("read %q as if that were all", got)
+	for name, end := range map[string]func(raw){
+		"it breaks":                        func(c raw) { _ = c.SetLinger(0) },
+		"it ends":                          func(raw) {},
+		"it ends in the middle of a frame": func(c raw) { _, _ = c.buffered.Write([]byte{0, 0, 1, 0, 'x'}) },
+		"something else comes":             func(c raw) { _, _ = io.WriteString(c.buffered, "HTTP/1.1 502 Bad Gateway\r\n\r\n") },
+	} {
+		h := newHub(t, nil)
+		h.stream = func(conn net.Conn) {
+			_, _ = conn.Read(make([]byte, 1))
+			_, _ = io.WriteString(conn, "half")
+			end(conn.(raw))
+		}
+		f, _ := h.start(forward.Config{TCP: true})
+		conn := dial(t, f)
+		_, _ = io.WriteString(conn, "?")
+		if got, err := io.ReadAll(conn); err == nil {
+			t.Errorf("%s: read %q as if that were all", name, got)
+		}
 	}
 }
 
