@@ -82,6 +82,7 @@ func printStatus(w io.Writer, s node.Status) error {
 	for _, t := range s.Tasks.Running {
 		row("  "+t.Task, "from "+t.Controller, "for "+age(t.StartedAt), t.Session)
 	}
+	row("mail", some(s.Mail.Unsent, "not sent yet"), some(s.Mail.Waiting-s.Mail.Unsent, "on their way"), s.Mail.Disk)
 	journal(row, s.Tasks)
 	for _, f := range s.Forked {
 		journal(row, f)

@@ -10,6 +10,7 @@ import (
 	"opencode-mesh/cmd/internal/clitest"
 	"opencode-mesh/node"
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -49,12 +50,13 @@ func TestAStatusForPeopleSaysWhatIsWrong(t *testing.T) {
 		Agent:  api.AgentStatus{Kind: "opencode", Version: "1.18.33", Health: api.HealthUnhealthy, Detail: "no answer", Memory: 300 << 20, Warnings: []string{"no password is set"}},
 		Tasks:  tasks.Snapshot{Path: "/j.db", Remembered: 7, Undelivered: 2, Held: 1, Waiting: 3, Disk: "disk is full"},
 		Forked: []tasks.Snapshot{{Path: "/old.db.forked"}},
+		Mail:   mail.Snapshot{Waiting: 5, Unsent: 2, Disk: "read-only"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantText(t, out.String(), "waiting, since", "refused, next try in", "opencode 1.18.33, unhealthy, 300 MiB, no answer", "no password is set",
-		"3 waiting, 1 held", "/j.db, 7 known, 2 results not delivered yet, disk is full", "/old.db.forked")
+		"3 waiting, 1 held", "/j.db, 7 known, 2 results not delivered yet, disk is full", "2 not sent yet, 3 on their way, read-only", "/old.db.forked")
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("got %q", out.String())
 	}

@@ -230,6 +230,8 @@ type Snapshot struct {
 	// has not taken, as far as is known.
 	Waiting int `json:"waiting"`
 	Unsent  int `json:"unsent"`
+	// Disk is why the box's file cannot be written; "" when it can.
+	Disk string `json:"disk,omitempty"`
 }
 
 // Snapshot looks at the box now.
@@ -237,6 +239,9 @@ func (b *Box) Snapshot() Snapshot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := Snapshot{Waiting: len(b.out)}
+	if err := b.db.Err(); err != nil {
+		s.Disk = err.Error()
+	}
 	for _, l := range b.lines {
 		s.Unsent += len(l.unsent)
 	}

@@ -131,6 +131,9 @@ func TestADiskInTroubleTakesNoMail(t *testing.T) {
 				t.Errorf("%v: %v", errno, err)
 			}
 		}
+		if g.box.Snapshot().Disk == "" {
+			t.Error("nobody is told of the disk")
+		}
 		g.disk.set(-1, nil)
 		h := g.crash()
 		h.mustDeliver(inbound(1, "a"))
