@@ -144,11 +144,14 @@ func TestTheLastOfTwoEqualKeysCountsWhereTheFirstStands(t *testing.T) {
 }
 
 func TestListsThatWereReadGrowApart(t *testing.T) {
-	s := decode(t, strings.Replace(emptyFile, `"queues": {}`, `"queues": {"a": ["1"], "b": ["2"]}`, 1))
-	a, _ := s.Queues.Get("a")
-	s.Queues.Set("a", append(a, "3"))
-	if b, _ := s.Queues.Get("b"); b[0] != "2" {
-		t.Errorf("what was added to one list is in the next: %q", b)
+	s := decode(t, strings.Replace(emptyFile, `"queues": {}`, `"queues": {"a": ["a"], "b": ["b"], "c": ["c"], "d": ["d"], "e": ["e"]}`, 1))
+	for key, list := range s.Queues.All() {
+		s.Queues.Set(key, append(list, "more"))
+	}
+	for key, list := range s.Queues.All() {
+		if fmt.Sprint(list) != "["+key+" more]" {
+			t.Errorf("%s is %q", key, list)
+		}
 	}
 }
 
