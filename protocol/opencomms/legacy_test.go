@@ -97,6 +97,13 @@ func TestALateFileOfVersionOneKeepsItsRolesAndClock(t *testing.T) {
 	}
 }
 
+func TestAClockGoesToTheFirstOfTwoMembersOfARole(t *testing.T) {
+	s := convert(t, strings.Replace(earlyV1, `"role": "Builder"`, `"role": "Reviewer"`, 1))
+	if c, _ := s.Channels.Get("review"); c.Timer.Active != "ses_b" || c.Timer.LimitMember != "ses_b" {
+		t.Errorf("%+v", c.Timer)
+	}
+}
+
 func TestAClockOfARoleThatNobodyHasStops(t *testing.T) {
 	s := convert(t, strings.Replace(earlyV1, `"active_role": "Reviewer"`, `"active_role": "Tester"`, 1))
 	c, _ := s.Channels.Get("review")
