@@ -116,8 +116,14 @@ func TestAClockOfARoleThatNobodyHasStops(t *testing.T) {
 }
 
 func TestAClockOfRolesIsConvertedInAFileOfVersionTwoToo(t *testing.T) {
-	s := decode(t, example(t, `"active_member_id": "ses_4f1c0a9be",`, `"active_role": "Reviewer",`))
+	// It is one of roles, too, when only its elapsed_ms is missing.
+	s := decode(t, example(t, `"active_member_id": "ses_4f1c0a9be",`, `"active_member_id": "x", "active_role": "Builder",`, `"elapsed_ms": {`, `"elapsed": {`))
 	c, _ := only(t, s)
+	if c.Timer.Active != "ses_4f1c0a9be" {
+		t.Errorf("%+v", c.Timer)
+	}
+	s = decode(t, example(t, `"active_member_id": "ses_4f1c0a9be",`, `"active_role": "Reviewer",`))
+	c, _ = only(t, s)
 	if c.Timer.Active != "sess_9a41c0de7b2f4c6d8e01aa55" {
 		t.Errorf("%+v", c.Timer)
 	}
