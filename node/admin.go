@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,13 +82,18 @@ func adminRoutes(n *Node) http.Handler {
 	}
 	mux.Post("/held/{id}/release", decide(n.Release))
 	mux.Post("/held/{id}/refuse", decide(n.Refuse))
+	acrossRoutes(mux, n.across)
 	return mux
 }
 
 // adminError answers an operator, who may read internal texts.
 func adminError(w http.ResponseWriter, err error) {
 	e := api.Errorf(api.CodeInternal, "%v", err)
-	if errors.Is(err, tasks.ErrNotHeld) {
+	var refusal *api.Error
+	switch {
+	case errors.As(err, &refusal):
+		e = refusal
+	case errors.Is(err, tasks.ErrNotHeld):
 		e.Code = api.CodeNotFound
 	}
 	tasks.WriteError(w, e)
@@ -102,30 +108,35 @@ func NewOperator(dataDir string) *Operator { return &Operator{client: local.Clie
 
 // Status asks how the node is.
 func (o *Operator) Status(ctx context.Context) (s Status, err error) {
-	err = o.call(ctx, http.MethodGet, "/status", &s)
+	err = o.call(ctx, http.MethodGet, "/status", nil, &s)
 	return s, err
 }
 
 // Held lists the tasks that wait for an operator.
 func (o *Operator) Held(ctx context.Context) (held []tasks.TaskInfo, err error) {
-	err = o.call(ctx, http.MethodGet, "/held", &held)
+	err = o.call(ctx, http.MethodGet, "/held", nil, &held)
 	return held, err
 }
 
 // Release lets a held task start.
 func (o *Operator) Release(ctx context.Context, task string) error {
-	return o.call(ctx, http.MethodPost, "/held/"+url.PathEscape(task)+"/release", nil)
+	return o.call(ctx, http.MethodPost, "/held/"+url.PathEscape(task)+"/release", nil, nil)
 }
 
 // Refuse ends a held task as refused.
 func (o *Operator) Refuse(ctx context.Context, task string) error {
-	return o.call(ctx, http.MethodPost, "/held/"+url.PathEscape(task)+"/refuse", nil)
+	return o.call(ctx, http.MethodPost, "/held/"+url.PathEscape(task)+"/refuse", nil, nil)
 }
 
-func (o *Operator) call(ctx context.Context, method, path string, out any) error {
+// call makes one request; in is sent as JSON unless it is nil.
+func (o *Operator) call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://local"+path, nil)
+	body, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://local"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

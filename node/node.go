@@ -8,6 +8,7 @@ import (
 
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/tasks"
 )
 
@@ -22,6 +23,9 @@ type Node struct {
 	desk    *desk
 	link    *link.Link
 	admin   *admin
+	across  *across.Across
+	// endAcross ends what carries channels of OpenComms to other nodes, and waits for it.
+	endAcross func()
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
 	agentUp  bool // it was started
@@ -39,7 +43,8 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d}
+	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, endAcross: func() {}}
+	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	d.status = n.Status
 	n.link, err = link.New(link.Config{
 		Profile: cfg.Profile, Host: d, Tunnel: cfg.Tunnel, Backoff: cfg.Backoff,
@@ -68,6 +73,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
 	}
 	n.agentUp = true
+	n.startAcross(ctx)
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -93,6 +99,22 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, n.stop(ctx, closeLink))
 }
 
+// startAcross begins to carry channels of OpenComms.
+func (n *Node) startAcross(ctx context.Context) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := n.across.Run(ctx); err != nil {
+			n.cfg.Log.Error("opencomms: no channel is carried to other nodes", "err", err)
+		}
+	}()
+	n.endAcross = func() {
+		cancel()
+		<-ended
+	}
+}
+
 // startAgent starts the agent. ctx ends the start only: an agent that holds on to
 // its context must live until the turns have been told that the node stops.
 func (n *Node) startAgent(ctx context.Context) error {
@@ -106,7 +128,7 @@ func (n *Node) startAgent(ctx context.Context) error {
 	return err
 }
 
-// stop ends the runners, the link and the agent, in this order. If it was asked to
+// stop ends the channels, the runners, the link and the agent, in this order. If it was asked to
 // by the end of ctx, sessions are cleaned up before the agent ends.
 func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	graceful := ctx.Err() != nil
@@ -115,6 +137,7 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	defer cancel()
 	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
 	defer cancelTurns()
+	n.endAcross()
 	err := n.desk.close(turns)
 	if closeLink != nil {
 		closeLink()
@@ -132,6 +155,9 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 // Mail is the node's post box. Applications register with Box.Handle between New and
 // Run.
 func (n *Node) Mail() *mail.Box { return n.desk.box }
+
+// Across are the links of channels of OpenComms with other nodes.
+func (n *Node) Across() *across.Across { return n.across }
 
 // Held lists the tasks that wait for an operator.
 func (n *Node) Held() ([]tasks.TaskInfo, error) { return n.desk.runner().Held() }

@@ -41,6 +41,7 @@ The project is the directory that has .opencomms, the current one or the nearest
 		m.ocmSend(), m.ocmInbox(), m.ocmPull(), m.ocmHistory(),
 		m.ocmSave(), m.ocmResumeSession(), m.ocmArchives(), m.ocmDelete(),
 		m.ocmInstall(), m.ocmRemoveMember(),
+		m.ocmLink(), m.ocmUnlink(), m.ocmLinks(),
 	)
 	return cmd
 }

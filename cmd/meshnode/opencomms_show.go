@@ -13,6 +13,7 @@ import (
 
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/opencomms"
+	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/engine"
 	"opencode-mesh/node/opencomms/pins"
 	"opencode-mesh/protocol/mesh"
@@ -30,7 +31,7 @@ const (
 func (m *Main) ocmStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status [CHANNEL]", Short: "Show channels, members and what waits", Example: "  meshnode opencomms status", Args: cobra.MaximumNArgs(1),
-		Long: "Shows the channels of a project, or one: its members, how they get their mail, how much of it waits, and what went wrong lately.",
+		Long: "Shows the channels of a project, or one: its members, how they get their mail, how much of it waits, what went wrong lately, and, if the node of --data runs, the links with other machines.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return m.onProject(cmd, func(ctx context.Context, p *opencomms.Project) error {
 				channel := strings.Join(args, "")
@@ -48,13 +49,29 @@ func (m *Main) ocmStatus() *cobra.Command {
 						return err
 					}
 				}
-				return m.answer(cmd, s, func(w io.Writer) { printProject(w, p.Dir(), s, idle) })
+				shown := projectStatus{Status: s}
+				if c.Operator {
+					if shown.Across, err = m.across(ctx, cmd, p.Dir()); err != nil {
+						return err
+					}
+				}
+				return m.answer(cmd, shown, func(w io.Writer) {
+					printProject(w, p.Dir(), s, idle)
+					printAcross(w, channel, shown)
+				})
 			})
 		},
 	}
 	asFlag(cmd, asMember)
+	dataFlag(cmd)
 	cli.JSONFlag(cmd)
 	return cmd
+}
+
+// projectStatus is the status of a project with its links, which the node knows.
+type projectStatus struct {
+	engine.Status
+	Across *across.Status `json:"across,omitempty"`
 }
 
 // unused are the pins of those who are in no channel.

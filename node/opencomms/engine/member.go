@@ -166,3 +166,15 @@ func (e Engine) ClearStale(s *opencomms.State, session string) (cleared int) {
 	}
 	return cleared
 }
+
+// Remove takes a member out of a channel for whoever made it one, as when it stands
+// for somebody who is gone. Mail of the channel that waits for it is rejected; the
+// channel stays, even without members, and nobody is told. It returns how much mail
+// that was.
+func (e Engine) Remove(s *opencomms.State, channel, session string) (rejected int) {
+	ch, err := find(s, channel)
+	if err != nil || member(ch, session) == nil {
+		return 0
+	}
+	return e.remove(s, ch, session)
+}

@@ -1,0 +1,176 @@
+package across
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	bolt "go.etcd.io/bbolt"
+
+	"opencode-mesh/protocol/opencomms"
+)
+
+// link is the record of a link.
+type link struct {
+	ID      string `json:"id"`
+	Project string `json:"project"` // directory
+	Channel string `json:"channel"`
+	// ChannelID is that of the channel when the link was made: another of the same
+	// name is not linked.
+	ChannelID   string `json:"channel_id"`
+	Peer        string `json:"peer"` // node
+	PeerChannel string `json:"peer_channel"`
+	// Members are the roles that the other side may see; none: all.
+	Members   []string `json:"members,omitempty"`
+	CreatedMS int64    `json:"created_ms"`
+	// Closed: it was unlinked here, and ends when nothing is under way.
+	Closed bool `json:"closed,omitempty"`
+
+	Exports []export `json:"exports,omitempty"`
+	// RosterSum is of the roster that was sent last, "" to send it again; RosterMail
+	// its mail while there is no receipt, RosterCode why it came back.
+	RosterSum  string `json:"roster_sum,omitempty"`
+	RosterMail string `json:"roster_mail,omitempty"`
+	RosterCode string `json:"roster_code,omitempty"`
+
+	// PeerLink is the other side's id of the link, "" as long as it has none. PeerID
+	// is the identity of the node that first showed its roster: a node that takes the
+	// name later is another.
+	PeerLink string         `json:"peer_link,omitempty"`
+	PeerID   string         `json:"peer_id,omitempty"`
+	Remote   []rosterMember `json:"remote,omitempty"`
+	Proxies  []proxy        `json:"proxies,omitempty"`
+}
+
+// export is a member of ours that the other side sees.
+type export struct {
+	Session string `json:"session"`
+	Role    string `json:"role"`
+	Alias   string `json:"alias"`
+}
+
+// proxy stands for a member of the other side.
+type proxy struct {
+	Alias   string `json:"alias"`
+	Session string `json:"session"`
+	Role    string `json:"role"` // here
+	// Joined: it is or was in the channel. One that is not there any more was removed
+	// by somebody, and stays out.
+	Joined bool `json:"joined,omitempty"`
+	// Code is why it is not in the channel.
+	Code string `json:"code,omitempty"`
+}
+
+func (l *link) export(session string) *export {
+	for i := range l.Exports {
+		if l.Exports[i].Session == session {
+			return &l.Exports[i]
+		}
+	}
+	return nil
+}
+
+func (l *link) exported(alias string) *export {
+	for i := range l.Exports {
+		if l.Exports[i].Alias == alias {
+			return &l.Exports[i]
+		}
+	}
+	return nil
+}
+
+func (l *link) proxyOf(alias string) *proxy {
+	for i := range l.Proxies {
+		if l.Proxies[i].Alias == alias {
+			return &l.Proxies[i]
+		}
+	}
+	return nil
+}
+
+func (l *link) proxy(session string) *proxy {
+	for i := range l.Proxies {
+		if l.Proxies[i].Session == session {
+			return &l.Proxies[i]
+		}
+	}
+	return nil
+}
+
+func (l *link) remote(alias string) bool {
+	for _, m := range l.Remote {
+		if m.Alias == alias {
+			return true
+		}
+	}
+	return false
+}
+
+// shows reports whether the other side may see a role.
+func (l *link) shows(role string) bool {
+	if len(l.Members) == 0 {
+		return true
+	}
+	for _, m := range l.Members {
+		if strings.EqualFold(m, role) {
+			return true
+		}
+	}
+	return false
+}
+
+// lane is the mail lane of everything that the link sends.
+func (l *link) lane() string { return "opencomms/" + l.PeerChannel }
+
+// channel is the link's channel in a state; nil if it is gone or is another one.
+func (l *link) channel(s *opencomms.State) *opencomms.Channel {
+	if ch, ok := s.Channels.Get(l.Channel); ok && ch.ID == l.ChannelID {
+		return ch
+	}
+	return nil
+}
+
+// links are the links that pick chooses.
+func links(tx *bolt.Tx, pick func(*link) bool) (out []*link, err error) {
+	err = walk(tx, bucketLinks, nil, func(_ []byte, l *link) error {
+		if pick(l) {
+			out = append(out, l)
+		}
+		return nil
+	})
+	return out, err
+}
+
+// errNoLink says that a link ended meanwhile.
+var errNoLink = errors.New("the link is gone")
+
+func getLink(tx *bolt.Tx, id string) (*link, error) {
+	l := new(link)
+	if ok, err := get(tx, bucketLinks, []byte(id), l); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, fmt.Errorf("%w: %s", errNoLink, id)
+	}
+	return l, nil
+}
+
+// edit changes a link's record.
+func edit(tx *bolt.Tx, id string, fn func(*link) error) error {
+	l, err := getLink(tx, id)
+	if err != nil {
+		return err
+	}
+	if err := fn(l); err != nil {
+		return err
+	}
+	return put(tx, bucketLinks, []byte(id), l)
+}
+
+// drop forgets a link and what belongs to it.
+func drop(tx *bolt.Tx, id string) error {
+	errs := []error{remove(tx, bucketLinks, []byte(id))}
+	for _, bucket := range []string{bucketOut, bucketTraces, bucketEnded, bucketTell, bucketIn, bucketOpen} {
+		errs = append(errs, removeAll(tx, bucket, id))
+	}
+	return errors.Join(errs...)
+}
