@@ -56,6 +56,9 @@ type Config struct {
 	NoOpencode bool
 	// NoFilter asks the hub not to filter that service.
 	NoFilter bool
+	// OpencommsPush delivers to the push members of OpenComms channels in the workspaces
+	// whose sessions the agent hosts; the agent must be an agent.Prompter.
+	OpencommsPush bool
 	// Version is the program's, for the hub and for people.
 	Version string
 
@@ -98,6 +101,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("node config: the credential of %s is that of a %s, not of a node", c.Profile.Name, c.Profile.Role)
 	case c.Cleanup && !canClean(c.Agent):
 		return c, fmt.Errorf("node config: the %s agent has no sessions to clean up", c.Agent.Kind())
+	case c.OpencommsPush && !canPrompt(c.Agent):
+		return c, fmt.Errorf("node config: the %s agent has no sessions to deliver to", c.Agent.Kind())
 	case c.StopTimeout < 0:
 		return c, errors.New("node config: a duration is negative")
 	}
@@ -120,4 +125,10 @@ func (c Config) withDefaults() (Config, error) {
 	t.MaxParallel, t.DefaultDeadline, t.Log = c.MaxParallel, c.DefaultDeadline, c.Log
 	c.Mail.Path, c.Mail.HubID, c.Mail.Log = mail.Path(c.DataDir, c.Profile.HubID), c.Profile.HubID, c.Log
 	return c, nil
+}
+
+// canPrompt reports whether an agent has sessions that can be delivered to.
+func canPrompt(a agent.Agent) bool {
+	_, ok := a.(agent.Prompter)
+	return ok
 }

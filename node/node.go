@@ -9,6 +9,7 @@ import (
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms/across"
+	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 )
 
@@ -24,8 +25,9 @@ type Node struct {
 	link    *link.Link
 	admin   *admin
 	across  *across.Across
-	// endAcross ends what carries channels of OpenComms to other nodes, and waits for it.
-	endAcross func()
+	push    *push.Pusher
+	// endOpencomms ends both of them and waits for that, before the box is closed.
+	endOpencomms func()
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
 	agentUp  bool // it was started
@@ -43,8 +45,9 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, endAcross: func() {}}
+	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, endOpencomms: func() {}}
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
+	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
 	d.status = n.Status
 	n.link, err = link.New(link.Config{
 		Profile: cfg.Profile, Host: d, Tunnel: cfg.Tunnel, Backoff: cfg.Backoff,
@@ -73,7 +76,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
 	}
 	n.agentUp = true
-	n.startAcross(ctx)
+	n.startOpencomms(ctx)
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -99,22 +102,6 @@ func (n *Node) Run(ctx context.Context) error {
 	return errors.Join(err, n.stop(ctx, closeLink))
 }
 
-// startAcross begins to carry channels of OpenComms.
-func (n *Node) startAcross(ctx context.Context) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := n.across.Run(ctx); err != nil {
-			n.cfg.Log.Error("opencomms: no channel is carried to other nodes", "err", err)
-		}
-	}()
-	n.endAcross = func() {
-		cancel()
-		<-ended
-	}
-}
-
 // startAgent starts the agent. ctx ends the start only: an agent that holds on to
 // its context must live until the turns have been told that the node stops.
 func (n *Node) startAgent(ctx context.Context) error {
@@ -137,7 +124,7 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	defer cancel()
 	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
 	defer cancelTurns()
-	n.endAcross()
+	n.endOpencomms()
 	err := n.desk.close(turns)
 	if closeLink != nil {
 		closeLink()

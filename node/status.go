@@ -7,6 +7,7 @@ import (
 
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -30,6 +31,8 @@ type Status struct {
 	Tasks tasks.Snapshot `json:"tasks"`
 	// Mail is what the node's mail box has under way.
 	Mail mail.Snapshot `json:"mail"`
+	// Push is how it stands with OpencommsPush in the projects that have channels.
+	Push []push.Project `json:"opencomms_push,omitempty"`
 	// Forked are the journals that the hub refused as copies while this process ran
 	// and that still finish something.
 	Forked []tasks.Snapshot `json:"forked,omitempty"`
@@ -41,7 +44,7 @@ func (n *Node) Status(ctx context.Context) Status {
 		Name: n.cfg.Profile.Name, Version: n.cfg.Version, PID: os.Getpid(), StartedAt: n.started, DataDir: n.cfg.DataDir,
 		HubID: n.cfg.Profile.HubID, Link: n.link.Status(), Agent: n.desk.agent(ctx),
 		AcceptFrom: n.cfg.AcceptFrom, Workspaces: []string{}, Services: n.cfg.services.names(),
-		Mail: n.desk.box.Snapshot(),
+		Mail: n.desk.box.Snapshot(), Push: n.push.Status(),
 	}
 	for _, w := range n.cfg.Workspaces {
 		s.Workspaces = append(s.Workspaces, w.Name)

@@ -15,6 +15,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node"
 	"opencode-mesh/node/link"
+	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/mesh"
 )
@@ -83,11 +84,22 @@ func printStatus(w io.Writer, s node.Status) error {
 		row("  "+t.Task, "from "+t.Controller, "for "+age(t.StartedAt), t.Session)
 	}
 	row("mail", some(s.Mail.Unsent, "not sent yet"), some(s.Mail.Waiting-s.Mail.Unsent, "on their way"), s.Mail.Disk)
+	for _, p := range s.Push {
+		row("opencomms", p.Dir, pushes(p), some(len(p.Delivering), "sessions delivered to"), p.Problem)
+	}
 	journal(row, s.Tasks)
 	for _, f := range s.Forked {
 		journal(row, f)
 	}
 	return tw.Flush()
+}
+
+// pushes says in words whether mail is put into sessions.
+func pushes(p push.Project) string {
+	if p.Off != "" {
+		return "not pushed: " + p.Off
+	}
+	return "pushed"
 }
 
 func journal(row func(string, ...string), s tasks.Snapshot) {

@@ -13,6 +13,7 @@ import (
 	"opencode-mesh/node"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -48,7 +49,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Status": reflect.TypeFor[node.Status](), "LinkStatus": reflect.TypeFor[link.Status](),
 		"Mail": reflect.TypeFor[api.Mail](), "MailReceipt": reflect.TypeFor[api.MailReceipt](), "MailReceipts": reflect.TypeFor[api.MailReceipts](),
 		"MailSettled": reflect.TypeFor[api.MailSettled](), "MailQuery": reflect.TypeFor[api.MailQuery](), "MailKnown": reflect.TypeFor[api.MailKnown](),
-		"MailBox":  reflect.TypeFor[mail.Snapshot](),
+		"MailBox": reflect.TypeFor[mail.Snapshot](), "PushedProject": reflect.TypeFor[push.Project](),
 		"Snapshot": reflect.TypeFor[tasks.Snapshot](), "TaskInfo": reflect.TypeFor[tasks.TaskInfo](),
 	},
 }

@@ -27,6 +27,9 @@ type client interface {
 	prompt(ctx context.Context, session string, p prompt) error
 	// stored reports whether a message is in a session's history.
 	stored(ctx context.Context, session, message string) (bool, error)
+	// habits says how the newest prompts of a session were made; zero when there are
+	// none, or none that tells.
+	habits(ctx context.Context, session string) (habits, error)
 	// answers returns the assistant's messages that answer a message.
 	answers(ctx context.Context, session, message string) (answers, error)
 	// newest returns what the newest message of a session shows of its progress.
@@ -49,6 +52,8 @@ type client interface {
 	inform(ctx context.Context, dir, id string, answers [][]string) error
 	// models returns the models of a directory and the one that is configured.
 	models(ctx context.Context, dir string) (models, error)
+	// plugins lists what a directory's configuration loads, and where plugins lie.
+	plugins(ctx context.Context, dir string) (plugins, error)
 	// warnings says which settings of the server do not suit a node.
 	warnings(ctx context.Context, dir string) ([]string, error)
 	// watch follows the events of a directory until the stream ends or ctx does. What
@@ -120,12 +125,26 @@ type status struct {
 // prompt is one user message.
 type prompt struct {
 	message  string // its id
-	part     string // the id of its only part
+	part     string // the id of its only part; "" runs a message that is stored, without one
 	provider string
 	model    string
 	agent    string
 	system   string
 	text     string
+}
+
+// habits are how a session is prompted.
+type habits struct {
+	provider string
+	model    string
+	agent    string
+}
+
+// plugins are what opencode loads beside itself.
+type plugins struct {
+	configured []string // names of packages, paths and file URLs
+	configDir  string   // of the user's configuration
+	worktree   string   // of the directory
 }
 
 // answer is one of the assistant's messages; a turn has one for each step.

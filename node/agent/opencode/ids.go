@@ -12,17 +12,28 @@ import (
 // messages whose id is long.
 const idDigits = 26
 
+// promptIDs are the ids of a message that is no turn's, and of its part.
+func promptIDs(session, key string) (message, part string) {
+	id := digest("prompt", session, key)
+	return "msg_mesh_" + id, "prt_mesh_" + id
+}
+
 // messageIDs are the ids of a turn's message and of its part. They are the same
 // whenever the same turn enters the same session, and never the same in another:
 // opencode's ids are global.
 func messageIDs(turn agent.Turn, session string) (message, part string) {
-	digest := sha256.New()
-	for _, s := range []string{turn.HubID, turn.Task, strconv.Itoa(turn.Attempt), strconv.Itoa(turn.Turn), session} {
-		digest.Write([]byte(s))
-		digest.Write([]byte{0})
-	}
-	id := hex.EncodeToString(digest.Sum(nil))[:idDigits]
+	id := digest(turn.HubID, turn.Task, strconv.Itoa(turn.Attempt), strconv.Itoa(turn.Turn), session)
 	return "msg_mesh_" + id, "prt_mesh_" + id
+}
+
+// digest is the part of an id that tells several texts from all others.
+func digest(of ...string) string {
+	sum := sha256.New()
+	for _, s := range of {
+		sum.Write([]byte(s))
+		sum.Write([]byte{0})
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:idDigits]
 }
 
 // markOf is what marks the session of a turn's lane.

@@ -13,6 +13,7 @@ type v1Config struct {
 	Model      string                     `json:"model"`
 	Provider   map[string]json.RawMessage `json:"provider"`
 	Permission json.RawMessage            `json:"permission"`
+	Plugin     []json.RawMessage          `json:"plugin"`
 	Compaction struct {
 		Auto *bool `json:"auto"`
 	} `json:"compaction"`
@@ -66,6 +67,33 @@ func (c *v1Client) models(ctx context.Context, dir string) (models, error) {
 		if id := all.Default[p.ID]; id != "" {
 			out.preferred = &model{provider: p.ID, id: id}
 			break
+		}
+	}
+	return out, nil
+}
+
+func (c *v1Client) plugins(ctx context.Context, dir string) (plugins, error) {
+	cfg, err := c.config(ctx, dir)
+	if err != nil {
+		return plugins{}, err
+	}
+	var paths struct {
+		Config   string `json:"config"`
+		Worktree string `json:"worktree"`
+	}
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: "/path", dir: dir, out: &paths}); err != nil {
+		return plugins{}, err
+	}
+	out := plugins{configDir: paths.Config, worktree: paths.Worktree}
+	for _, raw := range cfg.Plugin {
+		// An entry is a name, or a list of a name and its options.
+		var name string
+		var list []json.RawMessage
+		if json.Unmarshal(raw, &list) == nil && len(list) > 0 {
+			raw = list[0]
+		}
+		if json.Unmarshal(raw, &name) == nil {
+			out.configured = append(out.configured, name)
 		}
 	}
 	return out, nil

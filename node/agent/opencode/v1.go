@@ -126,14 +126,39 @@ func (c *v1Client) prompt(ctx context.Context, session string, p prompt) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.t.do(ctx, call{method: http.MethodPost, path: path, in: map[string]any{
+	parts := []any{}
+	if p.part != "" {
+		parts = append(parts, map[string]string{"id": p.part, "type": "text", "text": p.text})
+	}
+	in := map[string]any{
 		"messageID": p.message,
 		"model":     map[string]string{"providerID": p.provider, "modelID": p.model},
 		"agent":     p.agent,
-		"system":    p.system,
-		"parts":     []any{map[string]string{"id": p.part, "type": "text", "text": p.text}},
-	}})
+		"parts":     parts,
+	}
+	if p.system != "" {
+		in["system"] = p.system
+	}
+	_, err = c.t.do(ctx, call{method: http.MethodPost, path: path, in: in})
 	return err
+}
+
+func (c *v1Client) habits(ctx context.Context, session string) (habits, error) {
+	path, err := sessionPath(session, "/message")
+	if err != nil {
+		return habits{}, err
+	}
+	var page []v1Message
+	query := url.Values{"limit": {strconv.Itoa(messagePage)}}
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: path, query: query, out: &page, limit: maxMessages}); err != nil {
+		return habits{}, err
+	}
+	for _, m := range slices.Backward(page) {
+		if m.Info.Role == "user" {
+			return habits{provider: m.Info.Model.ProviderID, model: m.Info.Model.ModelID, agent: m.Info.Agent}, nil
+		}
+	}
+	return habits{}, nil
 }
 
 func (c *v1Client) stored(ctx context.Context, session, message string) (bool, error) {
@@ -190,9 +215,14 @@ func (f *v1Failure) fault() *fault {
 }
 
 // v1Info is the head of a message. Times are numbers that need not be whole; a
-// user's message has an object as its summary.
+// user's message has an object as its summary, and alone has a model.
 type v1Info struct {
-	ID         string          `json:"id"`
+	ID    string `json:"id"`
+	Agent string `json:"agent"`
+	Model struct {
+		ProviderID string `json:"providerID"`
+		ModelID    string `json:"modelID"`
+	} `json:"model"`
 	Role       string          `json:"role"`
 	ParentID   string          `json:"parentID"`
 	ProviderID string          `json:"providerID"`

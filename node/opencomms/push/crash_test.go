@@ -1,0 +1,3 @@
+package push_test
+
+func child([]string) int { return 2 }
