@@ -48,6 +48,7 @@ func TestABusySessionWaitsAndWhatComesMeanwhileIsNotForgotten(t *testing.T) {
 	second := r.send(builder, "second")
 	other := r.send(reviewer, "for another")
 	r.awaitStatus(other, ocm.StatusDelivered) // held up by nobody
+	r.eventually("that turn is over", func() bool { return p.Notes() == 0 })
 	if e := r.message(first); e.Status != ocm.StatusPending || e.Attempts != 0 {
 		t.Errorf("%+v", e.EnvelopeFields)
 	}
@@ -104,9 +105,9 @@ func TestADeliveryThatFailsIsTriedFiveTimesAndThenGivenUp(t *testing.T) {
 		t.Errorf("%d prompts under %d keys", len(r.host.prompts), len(keys))
 	}
 	r.host.mu.Unlock()
-	if s := p.Status(); !strings.Contains(s[0].Problem, "refused") || !strings.Contains(r.log.String(), "given up") {
-		t.Errorf("status %s, log %s", asJSON(t, s), r.log)
-	}
+	r.eventually("it is said", func() bool {
+		return strings.Contains(p.Status()[0].Problem, "refused") && strings.Contains(r.log.String(), "given up")
+	})
 	// The next one is not held up by it, and takes the trouble back.
 	r.host.with(func() { r.host.refuse = nil })
 	r.awaitStatus(r.send(builder, "again"), ocm.StatusDelivered)
