@@ -45,6 +45,9 @@ type Config struct {
 	// ServiceDomain is the domain below which services of nodes have origins of their
 	// own, as SERVICE.NODE.DOMAIN, which must lead here. Default: they have none.
 	ServiceDomain string
+	// WebHosts are further names under which browsers reach the hub. Its addresses, its
+	// machine's name and that of PublicURL need not be told.
+	WebHosts []string
 	// AllowPlainHTTP permits TLSOff on an address that is not loopback.
 	AllowPlainHTTP bool
 	// Password sets the first password; ignored once one is stored.

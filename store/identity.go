@@ -37,6 +37,10 @@ type Credential struct {
 	CreatedAt  time.Time `json:"created_at"`
 	LastUsed   time.Time `json:"last_used,omitzero"`
 	RevokedAt  time.Time `json:"revoked_at,omitzero"`
+	// Browser says that a browser keeps it as a cookie: it is good there only, until
+	// ExpiresAt.
+	Browser   bool      `json:"browser,omitempty"`
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
 }
 
 // NodeRecord is what the hub keeps about a node between its connections.

@@ -82,6 +82,9 @@ type Store interface {
 	Credentials(ctx context.Context) ([]Credential, error)
 	// RevokeCredential marks one revoked; a repeat is not an error.
 	RevokeCredential(ctx context.Context, id string, at time.Time) error
+	// PruneBrowsers removes the credentials of browsers that were revoked, whose time
+	// ended by now, or that were last used, or made, before unused.
+	PruneBrowsers(ctx context.Context, now, unused time.Time) (removed int, err error)
 	// TouchCredentialsLater records last uses, coarse and not awaited.
 	TouchCredentialsLater(uses map[string]time.Time) error
 

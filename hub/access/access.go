@@ -36,6 +36,13 @@ const (
 	maxRefusals = 10
 	// maxAuditText bounds each text of an entry, in bytes.
 	maxAuditText = 200
+	// BrowserLimit is how long a browser stays logged in, and BrowserIdle how long
+	// while it is not used.
+	BrowserLimit = 30 * 24 * time.Hour
+	BrowserIdle  = 7 * 24 * time.Hour
+	// PruneEvery is how often the credentials of browsers that are of no more use are
+	// removed.
+	PruneEvery = time.Hour
 )
 
 // Principal is who a request comes from.
@@ -43,9 +50,16 @@ type Principal struct {
 	Identity   store.Identity
 	Role       api.Role
 	Credential string // its id
-	// Epoch is that in which it was recognised; see Access.Epoch.
+	// Epoch is that in which it was recognised; see Access.Live.
 	Epoch uint64
+	// Ends is when a browser's session does at the latest; zero of all others.
+	Ends time.Time
+
+	hash [32]byte // of the credential
 }
+
+// Browser reports whether a browser's cookie stood for the principal.
+func (p Principal) Browser() bool { return !p.Ends.IsZero() }
 
 // Operator reports whether the principal may see and do everything.
 func (p Principal) Operator() bool { return p.Role == api.RoleOperator }
@@ -72,11 +86,12 @@ type Access struct {
 	touched  map[string]time.Time // credential id → last use not written yet
 	refusals map[string]int       // identity id → refused requests since the last flush
 	hooks    []func(store.Identity, string)
+	ended    func(credential string)
 }
 
 // New makes the gate of a store.
 func New(cfg Config) *Access {
-	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}, known: known{by: map[[32]byte]Principal{}, epoch: 1}}
+	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}, ended: func(string) {}, known: known{by: map[[32]byte]Principal{}, epoch: 1}}
 }
 
 // OnRetire registers fn to run after an identity was revoked or replaced; code is
@@ -96,7 +111,8 @@ func (a *Access) HasPassword(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// SetPassword stores a new password. Issued credentials live on (semantics 15).
+// SetPassword stores a new password and ends the sessions of browsers; other
+// credentials live on (semantics 15). After an error, set it again.
 func (a *Access) SetPassword(ctx context.Context, password string) error {
 	hash, err := auth.HashPassword(password)
 	if err != nil {
@@ -111,10 +127,11 @@ func (a *Access) SetPassword(ctx context.Context, password string) error {
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
-		if err == nil {
-			a.audit(ctx, api.AuditEntry{Action: "password_changed"})
+		if err != nil {
+			return err
 		}
-		return err
+		a.audit(ctx, api.AuditEntry{Action: "password_changed"})
+		return a.endBrowsers(ctx)
 	}
 }
 
@@ -128,7 +145,7 @@ func (a *Access) MatchesPassword(ctx context.Context, password string) (bool, er
 }
 
 // Authenticate recognises a credential. CodeUnauthorized when it is not one of
-// ours, CodeRevoked when it was.
+// ours, CodeRevoked when it was. Those of browsers are good as cookies only.
 func (a *Access) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	hash, ok := auth.HashSecret(secret)
 	if !ok {
@@ -138,30 +155,58 @@ func (a *Access) Authenticate(ctx context.Context, secret string) (Principal, er
 		a.touch(p.Credential)
 		return p, nil
 	}
-	epoch := a.known.now() // before it is read
-	c, err := a.st.CredentialByHash(ctx, hash)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !auth.EqualHash(c.Hash, hash) {
+	p, c, err := a.read(ctx, hash)
+	if errors.Is(err, store.ErrNotFound) || err == nil && c.Browser {
 		return Principal{}, api.Errorf(api.CodeUnauthorized, "the credential is not known here; log in or join again")
 	}
 	if err != nil {
 		return Principal{}, err
 	}
-	id, err := a.st.Identity(ctx, c.IdentityID)
-	if err != nil {
-		return Principal{}, err
-	}
-	if !c.RevokedAt.IsZero() || !id.Live() {
-		return Principal{}, api.Errorf(api.CodeRevoked, "the credential of %s was revoked; log in or join again", c.Name)
-	}
 	a.touch(c.ID)
-	p := Principal{Identity: id, Role: c.Role, Credential: c.ID, Epoch: epoch}
 	a.known.remember(hash, p)
 	return p, nil
 }
 
-// Epoch changes when an identity ends, before what it has open is ended: a Principal
-// of the present epoch has not been revoked.
-func (a *Access) Epoch() uint64 { return a.known.now() }
+// read finds a credential that is not revoked and whom it stands for;
+// store.ErrNotFound when there is none.
+func (a *Access) read(ctx context.Context, hash [32]byte) (Principal, store.Credential, error) {
+	epoch := a.known.now() // before it is read
+	c, err := a.st.CredentialByHash(ctx, hash)
+	if err == nil && !auth.EqualHash(c.Hash, hash) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return Principal{}, c, err
+	}
+	id, err := a.st.Identity(ctx, c.IdentityID)
+	if err != nil {
+		return Principal{}, c, err
+	}
+	if !c.RevokedAt.IsZero() || !id.Live() {
+		return Principal{}, c, api.Errorf(api.CodeRevoked, "the credential of %s was revoked; log in or join again", c.Name)
+	}
+	return Principal{Identity: id, Role: c.Role, Credential: c.ID, Epoch: epoch, hash: hash}, c, nil
+}
+
+// Live refuses a principal that was revoked after it was recognised, for what is
+// opened in its name to stay: who opens it first and asks then misses no revocation.
+func (a *Access) Live(ctx context.Context, p Principal) error {
+	if p.Identity.ID == "" || p.Epoch != 0 && p.Epoch == a.known.now() { // the local operator, or nobody was revoked meanwhile
+		return nil
+	}
+	if p.Browser() {
+		_, _, err := a.read(ctx, p.hash)
+		if errors.Is(err, store.ErrNotFound) {
+			err = errLoggedOut
+		}
+		return err
+	}
+	id, err := a.st.Identity(ctx, p.Identity.ID)
+	if err == nil && !id.Live() {
+		err = api.Errorf(api.CodeRevoked, "the credential of %s was revoked", id.Name)
+	}
+	return err
+}
 
 func (a *Access) touch(id string) {
 	now := a.cfg.Now()
@@ -185,14 +230,19 @@ func (a *Access) Flush() error {
 	return a.st.TouchCredentialsLater(uses)
 }
 
-// Run writes last uses and prunes the audit log now and then until ctx ends.
+// Run writes last uses and prunes the audit log and the credentials of browsers now
+// and then until ctx ends.
 func (a *Access) Run(ctx context.Context) {
 	t := time.NewTicker(TouchEvery)
 	defer t.Stop()
+	browsers := time.NewTicker(PruneEvery)
+	defer browsers.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-browsers.C:
+			a.pruneBrowsers(ctx)
 		case <-t.C:
 			if err := a.Flush(); err != nil {
 				a.cfg.Log.Warn("last uses of credentials were not written", "err", err)

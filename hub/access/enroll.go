@@ -15,6 +15,10 @@ import (
 // Login checks the password and adds a credential for a controller's name, which
 // is made when it is new (semantics 9).
 func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api.Issued, error) {
+	return a.login(ctx, peer, req, false)
+}
+
+func (a *Access) login(ctx context.Context, peer netip.Addr, req api.Login, browser bool) (api.Issued, error) {
 	role := api.RoleController
 	if req.Operator {
 		role = api.RoleOperator
@@ -26,7 +30,7 @@ func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api
 		id, err := a.st.IdentityByName(ctx, req.Name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			issued, err := a.create(ctx, peer, req, api.RoleController, role, nil)
+			issued, err := a.create(ctx, peer, req, api.RoleController, kind{role, browser}, nil)
 			if errors.Is(err, store.ErrNameTaken) {
 				continue // somebody took it in that moment
 			}
@@ -36,7 +40,7 @@ func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api
 		case id.Role == api.RoleNode:
 			return api.Issued{}, api.Errorf(api.CodeNameTaken, "%s is the name of a node; choose another, or use --same-as-node on that machine", req.Name)
 		}
-		secret, cred := a.mint(id, role)
+		secret, cred := a.mint(id, kind{role, browser})
 		err = a.st.AddCredential(ctx, cred)
 		if errors.Is(err, store.ErrConflict) {
 			continue // it was revoked in that moment: the name is free
@@ -44,7 +48,7 @@ func (a *Access) Login(ctx context.Context, peer netip.Addr, req api.Login) (api
 		if err != nil {
 			return api.Issued{}, err
 		}
-		a.audited(ctx, "login", peer, id.Name, string(role))
+		a.audited(ctx, "login", peer, id.Name, kind{role, browser}.String())
 		return a.issued(id, cred, secret), nil
 	}
 }
@@ -60,7 +64,7 @@ func (a *Access) Join(ctx context.Context, peer netip.Addr, req api.Login) (api.
 		old, err := a.st.IdentityByName(ctx, req.Name)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			issued, err := a.create(ctx, peer, req, api.RoleNode, api.RoleNode, nil)
+			issued, err := a.create(ctx, peer, req, api.RoleNode, kind{role: api.RoleNode}, nil)
 			if errors.Is(err, store.ErrNameTaken) {
 				continue
 			}
@@ -72,7 +76,7 @@ func (a *Access) Join(ctx context.Context, peer netip.Addr, req api.Login) (api.
 		case !req.Replace:
 			return api.Issued{}, api.Errorf(api.CodeNameTaken, "the name %s is taken by a node; choose another, or join with --replace to revoke the old one", req.Name)
 		}
-		issued, err := a.create(ctx, peer, req, api.RoleNode, api.RoleNode, &old)
+		issued, err := a.create(ctx, peer, req, api.RoleNode, kind{role: api.RoleNode}, &old)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -131,9 +135,9 @@ func (a *Access) audited(ctx context.Context, action string, peer netip.Addr, na
 // maxPlatform bounds what a caller says of its machine, in bytes.
 const maxPlatform = 32
 
-func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, role, credRole api.Role, old *store.Identity) (api.Issued, error) {
+func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, role api.Role, of kind, old *store.Identity) (api.Issued, error) {
 	id := store.Identity{ID: auth.NewID("id_"), Name: req.Name, Role: role, Platform: shown.Line(req.Platform, maxPlatform), CreatedAt: a.cfg.Now()}
-	secret, cred := a.mint(id, credRole)
+	secret, cred := a.mint(id, of)
 	var err error
 	action := "join"
 	if role != api.RoleNode {
@@ -149,13 +153,31 @@ func (a *Access) create(ctx context.Context, peer netip.Addr, req api.Login, rol
 	if err != nil {
 		return api.Issued{}, err
 	}
-	a.audited(ctx, action, peer, id.Name, string(credRole))
+	a.audited(ctx, action, peer, id.Name, of.String())
 	return a.issued(id, cred, secret), nil
 }
 
-func (a *Access) mint(id store.Identity, role api.Role) (string, store.Credential) {
+// kind is what a credential is for.
+type kind struct {
+	role    api.Role
+	browser bool
+}
+
+// String is how the audit log has it.
+func (k kind) String() string {
+	if k.browser {
+		return string(k.role) + " in a browser"
+	}
+	return string(k.role)
+}
+
+func (a *Access) mint(id store.Identity, of kind) (string, store.Credential) {
 	secret, hash := auth.NewSecret()
-	return secret, store.Credential{ID: auth.NewID("cred_"), IdentityID: id.ID, Name: id.Name, Role: role, Hash: hash, CreatedAt: a.cfg.Now()}
+	c := store.Credential{ID: auth.NewID("cred_"), IdentityID: id.ID, Name: id.Name, Role: of.role, Hash: hash, CreatedAt: a.cfg.Now()}
+	if of.browser {
+		c.Browser, c.ExpiresAt = true, c.CreatedAt.Add(BrowserLimit)
+	}
+	return secret, c
 }
 
 func (a *Access) issued(id store.Identity, c store.Credential, secret string) api.Issued {

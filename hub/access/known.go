@@ -7,7 +7,8 @@ import "sync"
 const maxKnown = 20000
 
 // known remembers who credentials belong to, so that a request to a service costs no
-// reading of the store. The end of any identity forgets all of it. Safe for concurrent
+// reading of the store. The end of any identity, or of a
+// browser's session, forgets all of it. Safe for concurrent
 // use.
 type known struct {
 	mu    sync.RWMutex // guards the following fields
@@ -43,7 +44,7 @@ func (k *known) remember(hash [32]byte, p Principal) {
 	k.by[hash] = p
 }
 
-// forget begins a new epoch: an identity has ended.
+// forget begins a new epoch: an identity or a session has ended.
 func (k *known) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -22,15 +22,30 @@ func (s *Server) principal(r *http.Request) (access.Principal, error) {
 	return s.cfg.Access.Authenticate(r.Context(), strings.TrimSpace(secret))
 }
 
-func (s *Server) authenticate(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := s.principal(r)
-		if err != nil {
-			s.fail(w, r, err)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
-	})
+// browserOr recognises the cookie of a browser where a request carries no credential,
+// if it is a request of the hub's own pages.
+func (s *Server) browserOr(r *http.Request) (access.Principal, error) {
+	if r.Header.Get("Authorization") == "" && s.cfg.Gate != nil && s.cfg.Gate.Has(r) {
+		return s.cfg.Gate.Principal(r)
+	}
+	return s.principal(r)
+}
+
+// recogniseFunc says whom a request comes from.
+type recogniseFunc = func(*http.Request) (access.Principal, error)
+
+// authenticate lets those in whom recognise knows.
+func (s *Server) authenticate(recognise recogniseFunc) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p, err := recognise(r)
+			if err != nil {
+				s.fail(w, r, err)
+				return
+			}
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), principalKey{}, p)))
+		})
+	}
 }
 
 // who is the principal that authenticate, the tunnel or the admin socket put into

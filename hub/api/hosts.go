@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
 
 	"opencode-mesh/hub/access"
+	"opencode-mesh/hub/gate"
 	"opencode-mesh/hub/proxy"
 	"opencode-mesh/protocol/api"
 )
@@ -153,27 +153,10 @@ func (s *Server) visiting(r *http.Request, node, service string) (*visit, error)
 	if !ok {
 		return nil, api.Errorf(api.CodeUnauthorized, "this visit is over; ask the hub for another URL")
 	}
-	if err := sameOrigin(r, origin); err != nil {
+	if err := gate.SameOrigin(r, origin); err != nil {
 		return nil, err
 	}
 	return v, nil
-}
-
-// sameOrigin refuses what pages of other origins, such as those of another node, might
-// have a browser send with the cookie.
-func sameOrigin(r *http.Request, origin string) error {
-	safe := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions}, r.Method) && r.Header.Get("Upgrade") == ""
-	says := r.Header.Get("Origin")
-	site := r.Header.Get("Sec-Fetch-Site")
-	switch {
-	case says != "" && !strings.EqualFold(says, origin), says == "" && !safe:
-		return api.Errorf(api.CodeForbidden, "this request does not come from a page of %s", origin)
-	case site == "" || site == "same-origin" || site == "none":
-		return nil
-	case safe && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document":
-		return nil // a link that somebody followed
-	}
-	return api.Errorf(api.CodeForbidden, "this request does not come from a page of %s", origin)
 }
 
 // entered is the page after the exchange. It goes on by itself: the cookie, which

@@ -87,7 +87,7 @@ func (s *Server) tunnel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	upgraded := make(chan struct{}) // closed once session is set, or is not to be
-	l.opening = &opening{kind: tunnels, identity: l.who.Identity.ID, end: func() {
+	l.opening = &opening{kind: tunnels, by: l.who, end: func() {
 		if <-upgraded; l.session != nil {
 			_ = l.session.CloseWith(tunnel.ReasonRevoked)
 		}

@@ -11,8 +11,9 @@ import (
 	"opencode-mesh/store"
 )
 
-// nodes lists every node that joined.
+// nodes lists every node that joined, or those that are named.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
+	names := r.URL.Query()["name"]
 	ids, err := s.cfg.Store.Identities(r.Context())
 	if err != nil {
 		s.fail(w, r, err)
@@ -34,7 +35,7 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	}
 	out := api.NodeList{Nodes: []api.Node{}}
 	for _, id := range ids {
-		if id.Live() && id.Role == api.RoleNode {
+		if id.Live() && id.Role == api.RoleNode && (len(names) == 0 || slices.Contains(names, id.Name)) {
 			n := s.nodeView(id, byID[id.ID])
 			n.CtxPercent = fill[id.ID]
 			out.Nodes = append(out.Nodes, n)

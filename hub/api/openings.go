@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"opencode-mesh/hub/access"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -37,18 +38,16 @@ var (
 
 // opening is a tunnel or a stream.
 type opening struct {
-	kind     kind
-	identity string
-	epoch    uint64 // of its principal, see access.Access.Epoch; 0 to look again
-	end      func() // ends it because its identity was revoked; may block
+	kind kind
+	by   access.Principal
+	end  func() // ends it because its principal was revoked; may block
 }
 
 // openings are the tunnels and streams that each identity has open: bounded, and
 // ended at once when it is revoked.
 type openings struct {
-	st  store.Store
-	now func() uint64 // the epoch
-	all sync.WaitGroup
+	live func(context.Context, access.Principal) error // access.Access.Live
+	all  sync.WaitGroup
 
 	// mu guards the following fields.
 	mu     sync.Mutex
@@ -62,8 +61,8 @@ type opened struct {
 	set   map[*opening]struct{}
 }
 
-func newOpenings(st store.Store, epoch func() uint64) *openings {
-	return &openings{st: st, now: epoch, of: map[string]*opened{}}
+func newOpenings(live func(context.Context, access.Principal) error) *openings {
+	return &openings{live: live, of: map[string]*opened{}}
 }
 
 // add enters an opening. A revocation that comes later ends it; one that came
@@ -72,13 +71,7 @@ func (o *openings) add(ctx context.Context, op *opening) error {
 	if err := o.enter(op); err != nil {
 		return err
 	}
-	if op.identity == "" || op.epoch != 0 && op.epoch == o.now() { // the local operator, or nobody was revoked meanwhile
-		return nil
-	}
-	id, err := o.st.Identity(ctx, op.identity)
-	if err == nil && !id.Live() {
-		err = api.Errorf(api.CodeRevoked, "the credential of %s was revoked", id.Name)
-	}
+	err := o.live(ctx, op.by)
 	if err != nil {
 		o.remove(op)
 	}
@@ -88,7 +81,7 @@ func (o *openings) add(ctx context.Context, op *opening) error {
 func (o *openings) enter(op *opening) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	mine := o.of[op.identity]
+	mine := o.of[op.by.Identity.ID]
 	if mine == nil {
 		mine = &opened{set: map[*opening]struct{}{}}
 	}
@@ -100,7 +93,7 @@ func (o *openings) enter(op *opening) error {
 		e.RetryAfter = retryBusy
 		return e
 	}
-	o.of[op.identity] = mine
+	o.of[op.by.Identity.ID] = mine
 	mine.count[op.kind]++
 	mine.set[op] = struct{}{}
 	o.all.Add(1)
@@ -111,11 +104,11 @@ func (o *openings) enter(op *opening) error {
 func (o *openings) remove(op *opening) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	mine := o.of[op.identity]
+	mine := o.of[op.by.Identity.ID]
 	mine.count[op.kind]--
 	delete(mine.set, op)
 	if len(mine.set) == 0 {
-		delete(o.of, op.identity)
+		delete(o.of, op.by.Identity.ID)
 	}
 	o.all.Done()
 }
@@ -129,6 +122,21 @@ func (o *openings) end(identity string) {
 	if mine := o.of[identity]; mine != nil {
 		for op := range mine.set {
 			ends.Go(op.end)
+		}
+	}
+}
+
+// logout ends what one browser has open, and returns as end does.
+func (o *openings) logout(credential string) {
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, of := range o.of { // logging out is rare
+		for op := range of.set {
+			if op.by.Credential == credential {
+				ends.Go(op.end)
+			}
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 	"opencode-mesh/hub/access"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/gate"
 	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
 	"opencode-mesh/hub/proxy"
@@ -57,6 +59,10 @@ type Config struct {
 	// SERVICE.NODE.DOMAIN; "": they have none. BaseURL is how clients reach the hub.
 	ServiceDomain string
 	BaseURL       func() string
+	// Gate recognises browsers; nil: there are none. Pages are what they are shown: all
+	// that is not below /v1 and no route of its own.
+	Gate  *gate.Gate
+	Pages http.Handler
 	// JoinLink is what `meshhub link` prints.
 	JoinLink func() string
 	// BodyTimeout is how long a request's body may take to arrive; 0 means
@@ -97,7 +103,7 @@ func New(cfg Config) *Server {
 	if cfg.ArtifactStall == 0 {
 		cfg.ArtifactStall = artifactStall
 	}
-	s := &Server{cfg: cfg, open: newOpenings(cfg.Store, cfg.Access.Epoch), inbox: tunnel.NewInbox()}
+	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox()}
 	s.visits = newVisits(cfg.Now)
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
@@ -114,6 +120,7 @@ func New(cfg Config) *Server {
 	}
 	s.serving.Go(func() { _ = s.inner.Serve(s.inbox) })
 	cfg.Access.OnRetire(s.retired)
+	cfg.Access.OnLogout(s.open.logout)
 	return s
 }
 
@@ -171,7 +178,7 @@ func (s *Server) retired(id store.Identity, code string) {
 func (s *Server) publicRoutes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(s.measure, s.recover, s.arriving, s.byHost)
-	r.NotFound(notFound)
+	r.NotFound(s.others)
 	r.MethodNotAllowed(s.otherMethods)
 	s.serviceRoutes(r)
 	s.ownRoutes(r)
@@ -190,6 +197,19 @@ func (s *Server) serviceRoutes(r chi.Router) {
 	r.Delete(servicesBelow, s.services)
 	r.Options(servicesBelow, s.services)
 	r.Post(serviceRoute+"/handover", s.handover)
+}
+
+// pageRoute names the dashboard's pages in metrics.
+const pageRoute = "page"
+
+// others are the requests that no route is for.
+func (s *Server) others(w http.ResponseWriter, r *http.Request) {
+	if s.cfg.Pages == nil || r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
+		notFound(w, r)
+		return
+	}
+	chi.RouteContext(r.Context()).RoutePatterns = []string{pageRoute}
+	s.cfg.Pages.ServeHTTP(w, r)
 }
 
 // otherMethods are those that no route has, or that the router has no name for. A
@@ -211,9 +231,9 @@ func (s *Server) ownRoutes(r chi.Router) {
 	r.Route("/v1", func(r chi.Router) {
 		r.Post("/login", s.login)
 		r.Post("/join", s.join)
+		r.With(s.authenticate(s.principal)).Get("/tunnel", s.tunnel)
 		r.Group(func(r chi.Router) {
-			r.Use(s.authenticate)
-			r.Get("/tunnel", s.tunnel)
+			r.Use(s.authenticate(s.browserOr))
 			s.controllerRoutes(r)
 			r.Group(func(r chi.Router) {
 				r.Use(operatorsOnly)

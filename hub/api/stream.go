@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,7 +43,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 		return
 	}
 	defer done()
-	missed, sub, resync := s.cfg.Bus.Subscribe(r.Header.Get("Last-Event-ID"), filter)
+	missed, sub, resync := s.cfg.Bus.Subscribe(cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after")), filter)
 	defer sub.Close()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -64,7 +65,10 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 // end: ctx is its own then. Call done when it is over.
 func (s *Server) hold(r *http.Request, by access.Principal, what kind) (ctx context.Context, done func(), err error) {
 	ctx, cancel := context.WithCancel(r.Context())
-	op := &opening{kind: what, identity: by.Identity.ID, epoch: by.Epoch, end: cancel}
+	if by.Browser() {
+		ctx, cancel = context.WithDeadline(r.Context(), time.Now().Add(by.Ends.Sub(s.cfg.Now())))
+	}
+	op := &opening{kind: what, by: by, end: cancel}
 	if err := s.open.add(ctx, op); err != nil {
 		cancel()
 		return nil, nil, err

@@ -224,6 +224,14 @@ func sum(list []string) (n int) {
 	return n
 }
 
+// Last is the id of the newest event, for who reads the state first and then asks for
+// what came after.
+func (b *Bus) Last() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.prefix + strconv.FormatUint(b.next-1, 10)
+}
+
 // Subscribers is how many watch now.
 func (b *Bus) Subscribers() int {
 	b.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -157,6 +158,56 @@ func revoke(tx *bbolt.Tx, cred store.Credential, at time.Time) error {
 	}
 	cred.RevokedAt = at
 	return putCredential(tx, &cred)
+}
+
+// PruneBrowsers implements store.Store.
+func (s *Store) PruneBrowsers(ctx context.Context, now, unused time.Time) (int, error) {
+	all, err := s.Credentials(ctx)
+	if err != nil {
+		return 0, err
+	}
+	over := slices.DeleteFunc(all, func(c store.Credential) bool { return !browserOver(c, now, unused) })
+	if len(over) == 0 {
+		return 0, nil // no write for nothing
+	}
+	removed := 0
+	err = s.write(ctx, func(tx *bbolt.Tx) error {
+		removed = 0
+		for _, c := range over {
+			c, err := credentialByID(tx, c.ID)
+			switch {
+			case errors.Is(err, store.ErrNotFound):
+				continue
+			case err != nil:
+				return err
+			case !browserOver(c, now, unused): // it was used meanwhile
+				continue
+			}
+			if err := dropCredential(tx, c); err != nil {
+				return err
+			}
+			removed++
+		}
+		return nil
+	})
+	return removed, err
+}
+
+// browserOver reports whether a credential is a browser's and of no more use.
+func browserOver(c store.Credential, now, unused time.Time) bool {
+	used := c.CreatedAt
+	if c.LastUsed.After(used) {
+		used = c.LastUsed
+	}
+	return c.Browser && (!c.RevokedAt.IsZero() || !now.Before(c.ExpiresAt) || used.Before(unused))
+}
+
+func dropCredential(tx *bbolt.Tx, c store.Credential) error {
+	return errors.Join(
+		bucket(tx, bucketCredentials).Delete(c.Hash[:]),
+		bucket(tx, bucketCredentialIDs).Delete([]byte(c.ID)),
+		bucket(tx, bucketIssued).Delete(joinKey(c.IdentityID, c.ID)),
+	)
 }
 
 // touch records a use of a credential if it is the newest.

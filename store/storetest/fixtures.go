@@ -164,6 +164,13 @@ func credential(id string, of store.Identity) store.Credential {
 	return store.Credential{ID: id, IdentityID: of.ID, Name: of.Name, Role: of.Role, Hash: hash(id), CreatedAt: start}
 }
 
+// browser is the credential of a browser whose time ends.
+func browser(id string, of store.Identity, ends time.Time) store.Credential {
+	c := credential(id, of)
+	c.Browser, c.ExpiresAt = true, ends
+	return c
+}
+
 // hash is the hash of a credential's secret.
 func hash(id string) [32]byte { return sha256.Sum256([]byte("secret of " + id)) }
 

@@ -235,6 +235,41 @@ var credentialContracts = []contract{
 			t.Error("the revocation was lost")
 		}
 	}},
+	{"browsers' credentials go when they are revoked, over or unused, others stay", func(t *testing.T, s store.Store) {
+		id := join(t, s, "alpha", "id-1", "cred-1")
+		ok(t, s.AddCredential(t.Context(), credential("cred-2", id)))
+		ok(t, s.RevokeCredential(t.Context(), "cred-2", start))
+		late := after(24 * time.Hour)
+		for _, c := range []string{"revoked", "unused", "used"} {
+			ok(t, s.AddCredential(t.Context(), browser(c, id, late)))
+		}
+		ok(t, s.AddCredential(t.Context(), browser("over", id, after(time.Hour))))
+		fresh := browser("fresh", id, late)
+		fresh.CreatedAt = after(time.Hour)
+		ok(t, s.AddCredential(t.Context(), fresh))
+		ok(t, s.RevokeCredential(t.Context(), "revoked", start))
+		ok(t, s.TouchCredentialsLater(map[string]time.Time{"used": after(time.Hour), "over": after(time.Hour)}))
+		ok(t, s.RevokeCredential(t.Context(), "cred-2", start)) // queued behind the uses
+
+		n, err := s.PruneBrowsers(t.Context(), after(time.Hour), after(time.Minute))
+		ok(t, err)
+		same(t, n, 3)
+		all, err := s.Credentials(t.Context())
+		ok(t, err)
+		var left []string
+		for _, c := range all {
+			left = append(left, c.ID)
+		}
+		same(t, left, []string{"cred-1", "cred-2", "fresh", "used"})
+		_, err = s.CredentialByHash(t.Context(), hash("over"))
+		fails(t, err, store.ErrNotFound)
+		ok(t, s.AddCredential(t.Context(), browser("over", id, late))) // its id and hash are free
+		n, err = s.PruneBrowsers(t.Context(), after(time.Hour), after(time.Minute))
+		ok(t, err)
+		same(t, n, 1) // made at start, never used
+
+		ok(t, s.RetireIdentity(t.Context(), byID(t, s, "id-1"), start)) // what is gone is not missed
+	}},
 	{"many uses are remembered at once", func(t *testing.T, s store.Store) {
 		id := join(t, s, "alpha", "id-1", "cred-0")
 		uses := map[string]time.Time{}

@@ -44,6 +44,10 @@ func calls(t *testing.T, s store.Store) []call {
 			return s.AddCredential(ctx, credential("cred-4", alpha))
 		}},
 		{"RevokeCredential", func(ctx context.Context, s store.Store) error { return s.RevokeCredential(ctx, "cred-1", start) }},
+		{"PruneBrowsers", func(ctx context.Context, s store.Store) error {
+			_, err := s.PruneBrowsers(ctx, after(time.Hour), start)
+			return err
+		}},
 		{"CreateTasks", func(ctx context.Context, s store.Store) error {
 			_, err := s.CreateTasks(ctx, []store.NewTask{newTask("b")})
 			return err
