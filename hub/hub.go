@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,10 +28,12 @@ import (
 	hubapi "opencode-mesh/hub/api"
 	"opencode-mesh/hub/clock"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/gate"
 	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
+	"opencode-mesh/hub/web"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 	"opencode-mesh/store/bolt"
@@ -160,12 +163,35 @@ func (h *Hub) wire(ctx context.Context) error {
 	if h.mail, err = mail.New(ctx, mail.Config{Store: h.store, Clock: h.clock, Observer: m, Log: h.log}); err != nil {
 		return err
 	}
+	doors := gate.New(gate.Config{Access: h.access, TrustedProxies: h.cfg.TrustedProxies, PublicURL: h.cfg.PublicURL, Names: h.webNames()})
+	pages := web.New(web.Config{
+		Gate: doors, LastEvent: bus.Last, Version: h.cfg.Version, Log: h.log,
+		Ask: func(r *http.Request, path string) (int, []byte) { return h.api.Ask(r, path) },
+	})
 	h.api = hubapi.New(hubapi.Config{
+		Gate: doors, Pages: pages,
 		Access: h.access, Store: h.store, Relay: h.relay, Mail: h.mail, Registry: reg, Bus: bus, Metrics: m, Now: h.clock.Now,
 		Log: h.log, Version: h.cfg.Version, TrustedProxies: h.cfg.TrustedProxies, Tunnel: h.cfg.tunnel(), JoinLink: h.JoinLink,
 		ServiceDomain: h.cfg.ServiceDomain, BaseURL: func() string { return h.link.BaseURL() },
 	})
 	return nil
+}
+
+// webNames are the names under which browsers reach the hub.
+func (h *Hub) webNames() []string {
+	names := slices.Clone(h.cfg.WebHosts)
+	if host, _, err := net.SplitHostPort(h.cfg.Listen); err == nil && host != "" {
+		names = append(names, host)
+	}
+	if machine, err := os.Hostname(); err == nil && machine != "" {
+		names = append(names, machine, machine+".local") // as other machines of the network find it
+	}
+	if h.cfg.TLS == TLSFiles {
+		if cert, err := tls.LoadX509KeyPair(h.cfg.CertFile, h.cfg.KeyFile); err == nil && cert.Leaf != nil { // else listen says what is wrong
+			names = append(names, cert.Leaf.DNSNames...)
+		}
+	}
+	return names
 }
 
 // secret is the key of lineage tokens, made once and kept.

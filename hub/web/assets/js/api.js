@@ -1,0 +1,65 @@
+// The hub's interface. The session's cookie goes along by itself; the browser says
+// from which page a change comes, and the hub believes its own only.
+import { has, t } from "./text.js";
+
+/** What the hub, or the way to it, refused. */
+export class Refusal extends Error {
+  constructor(code, message, status, retryAfter) {
+    super(message);
+    this.code = code;
+    this.status = status;
+    this.retryAfter = retryAfter; // seconds; 0 when it does not say
+  }
+
+  /** In the reader's language where there is a text, else in the hub's words. */
+  get shown() {
+    const key = "error." + this.code;
+    return has(key) && this.code !== "not_found" ? t(key) : this.message;
+  }
+}
+
+/** Leaves for the login page, to come back here. */
+export function leave() {
+  location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search));
+}
+
+async function refusalOf(resp) {
+  let e = null;
+  try {
+    e = (await resp.json()).error;
+  } catch {
+    // not the hub's: a proxy's page, for one
+  }
+  if (resp.status === 401) leave();
+  return new Refusal(e?.code || "unavailable", e?.message || `${resp.status} ${resp.statusText}`, resp.status, Number(resp.headers.get("Retry-After")) || 0);
+}
+
+/** The response to a request; what is refused is thrown. */
+export async function ask(method, path, { body, signal } = {}) {
+  let resp;
+  try {
+    resp = await fetch(path, {
+      method,
+      signal,
+      credentials: "same-origin",
+      cache: "no-store",
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (e) {
+    if (e.name === "AbortError") throw e;
+    throw new Refusal("network", t("error.network"), 0, 0);
+  }
+  if (!resp.ok) throw await refusalOf(resp);
+  return resp;
+}
+
+export async function get(path, options) {
+  return (await ask("GET", path, options)).json();
+}
+
+/** Answers without a body are null. */
+export async function post(path, body, options) {
+  const resp = await ask("POST", path, { ...options, body });
+  return resp.status === 204 ? null : resp.json();
+}

@@ -1,0 +1,4 @@
+// A page that leads on.
+import { themeSwitch } from "./shell.js";
+
+themeSwitch();

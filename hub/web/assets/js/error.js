@@ -1,0 +1,4 @@
+// A page that says what went wrong.
+import { themeSwitch } from "./shell.js";
+
+themeSwitch();

@@ -1,0 +1,19 @@
+// What pages keep and ask for is bounded by these; docs/limits.md has them too.
+
+/** Rows that a list keeps; the oldest go. */
+export const maxRows = 2000;
+/** Nodes that are asked for at once after their tasks changed; more are all asked for. */
+export const maxNamed = 40;
+/** Fills of a session that a plot shows. */
+export const maxFills = 40;
+/** Characters of a text that is not the page's own, in one line. */
+export const maxLine = 500;
+/** Silence after which the connection counts as lost: two beats of the hub. */
+export const silence = 30_000;
+/** Waits between tries to get it back. */
+export const firstRetry = 1_000;
+export const lastRetry = 15_000;
+/** How often what has changed is asked for again, at most. */
+export const refreshEvery = 1_000;
+/** Events that wait for the next frame of a page in the background. */
+export const maxPending = 5000;

@@ -1,0 +1,64 @@
+// What all pages have: colours, shortcuts, the state of the connection, what waits.
+import { announce, byId, setText } from "./dom.js";
+import { duration, t } from "./text.js";
+import * as keys from "./keys.js";
+import { live, on, start as listen } from "./live.js";
+import * as notify from "./notify.js";
+
+const themes = ["auto", "light", "dark"];
+
+/** The switch of the colours; also on pages of strangers. */
+export function themeSwitch() {
+  const button = byId("theme");
+  let now = document.documentElement.dataset.theme || "auto";
+  const show = () => setText(button, t("theme." + now));
+  const next = () => {
+    now = themes[(themes.indexOf(now) + 1) % themes.length];
+    dispatchEvent(new CustomEvent("mesh-theme", { detail: now }));
+    show();
+    announce(t("theme." + now));
+  };
+  show();
+  button.hidden = false;
+  button.addEventListener("click", next);
+  return next;
+}
+
+function connection() {
+  const banner = byId("connection");
+  const text = byId("connection-text");
+  const age = byId("connection-age");
+  let ticking = 0;
+  let hiding = 0;
+  const tick = () => setText(age, t("live.age", { age: duration(Date.now() - live.heard) }));
+  on("state", (state) => {
+    clearInterval(ticking);
+    clearTimeout(hiding);
+    if (state.lost) {
+      banner.classList.remove("back");
+      banner.hidden = false;
+      setText(text, t("live.lost"));
+      tick();
+      ticking = setInterval(tick, 1000);
+    } else if (state.wasLost) {
+      banner.classList.add("back");
+      setText(text, t("live.back"));
+      setText(age, "");
+      hiding = setTimeout(() => {
+        banner.hidden = true;
+      }, 3000);
+    }
+    document.body.classList.toggle("lost", Boolean(state.lost));
+  });
+  age.setAttribute("aria-live", "off"); // it changes every second
+}
+
+/** Begins everything; a page calls it once it listens itself. */
+export function start() {
+  const next = themeSwitch();
+  keys.shortcut("t", t("keys.theme"), next);
+  keys.start();
+  connection();
+  notify.start();
+  listen();
+}
