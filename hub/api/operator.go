@@ -31,7 +31,10 @@ func (s *Server) credentials(w http.ResponseWriter, r *http.Request) {
 	}
 	out := api.CredentialList{Credentials: make([]api.Credential, 0, len(list))}
 	for _, c := range list {
-		v := api.Credential{ID: c.ID, Name: c.Name, Role: c.Role, CreatedAt: c.CreatedAt}
+		v := api.Credential{ID: c.ID, Name: c.Name, Role: c.Role, CreatedAt: c.CreatedAt, Browser: c.Browser}
+		if c.Browser {
+			v.ExpiresAt = &c.ExpiresAt
+		}
 		if !c.LastUsed.IsZero() {
 			v.LastUsed = &c.LastUsed
 		}

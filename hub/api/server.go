@@ -202,9 +202,10 @@ func (s *Server) serviceRoutes(r chi.Router) {
 // pageRoute names the dashboard's pages in metrics.
 const pageRoute = "page"
 
-// others are the requests that no route is for.
+// others are the requests that no route is for: pages, if it may be a browser that asks.
 func (s *Server) others(w http.ResponseWriter, r *http.Request) {
-	if s.cfg.Pages == nil || r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
+	asks := slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodPost}, r.Method) && r.Header.Get("Authorization") == ""
+	if s.cfg.Pages == nil || !asks || r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/") {
 		notFound(w, r)
 		return
 	}

@@ -100,6 +100,9 @@ type Credential struct {
 	CreatedAt time.Time  `json:"created_at"`
 	LastUsed  *time.Time `json:"last_used_at"`
 	RevokedAt *time.Time `json:"revoked_at"`
+	// Browser says that it is a browser's session, which ends at ExpiresAt.
+	Browser   bool       `json:"browser,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 }
 
 // CredentialList is the answer to GET /v1/credentials.
