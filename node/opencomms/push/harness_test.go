@@ -48,9 +48,8 @@ type host struct {
 	refuse   error // of prompts
 	silent   bool  // prompts are stored and answered with an error
 	down     bool  // nothing is answered
+	leaves   bool  // with the next prompt it goes down
 	prompts  []agent.Prompt
-	running  int
-	most     int           // that ran at once in one session
 	hold     chan struct{} // turns end when it is closed; nil: at once
 	changed  chan struct{}
 }
@@ -140,6 +139,7 @@ func (v visit) path(key string) string { return filepath.Join(v.h.dir, v.session
 func (v visit) Prompt(_ context.Context, p agent.Prompt) (err error) {
 	v.h.with(func() {
 		v.h.prompts = append(v.h.prompts, p)
+		v.h.down = v.h.down || v.h.leaves
 		if v.h.busy[v.session] {
 			err = errors.New("a prompt to a busy session")
 		} else if err = v.h.refuse; err == nil {
@@ -350,6 +350,12 @@ func (r *rig) start(change ...func(*push.Config)) (p *push.Pusher, stop func()) 
 		fn(&cfg)
 	}
 	p = push.New(cfg)
+	return p, r.run(p, box)
+}
+
+// run does that with a Pusher that is made already.
+func (r *rig) run(p *push.Pusher, box *mail.Box) (stop func()) {
+	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -367,7 +373,7 @@ func (r *rig) start(change ...func(*push.Config)) (p *push.Pusher, stop func()) 
 		})
 	}
 	r.t.Cleanup(stop)
-	return p, stop
+	return stop
 }
 
 // logged collects log lines.

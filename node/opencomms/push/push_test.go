@@ -10,9 +10,13 @@ import (
 	"time"
 
 	"opencode-mesh/node/agent"
+	"opencode-mesh/node/opencomms/engine"
 	"opencode-mesh/node/opencomms/push"
 	ocm "opencode-mesh/protocol/opencomms"
 )
+
+// none narrows no drain.
+var none engine.DrainOptions
 
 func TestMailIsPutIntoTheSessionAsDataOfAPeerAndCommitted(t *testing.T) {
 	r := newRig(t)
@@ -148,16 +152,23 @@ func TestAPromptWithoutAnAnswerThatArrivedIsCommittedAndNotRepeated(t *testing.T
 func TestAServerThatIsAwayHoldsADeliveryAsItIs(t *testing.T) {
 	r := newRig(t)
 	r.host.refuse = errDown
+	r.host.down = true
 	p, _ := r.start()
-	p.At(func(string) {}) // races with nothing: the delivery has not begun
-	r.host.with(func() { r.host.down = true })
 	id := r.send(builder, "hello")
 	r.eventually("it is said", func() bool { s := p.Status(); return len(s) == 1 && s[0].Problem != "" })
 	if e := r.message(id); e.Status != ocm.StatusPending || e.Attempts != 0 {
 		t.Errorf("%+v", e.EnvelopeFields)
 	}
-	r.host.with(func() { r.host.down, r.host.refuse = false, nil })
-	r.awaitStatus(id, ocm.StatusDelivered)
+	// It comes back, but goes away with the prompt: whether that arrived is not known.
+	r.host.with(func() { r.host.down, r.host.leaves = false, true })
+	r.eventually("it is prompted", func() bool { r.host.mu.Lock(); defer r.host.mu.Unlock(); return r.host.down })
+	if e := r.message(id); e.Status != ocm.StatusInFlight || e.Attempts != 1 {
+		t.Errorf("%+v", e.EnvelopeFields)
+	}
+	r.host.with(func() { r.host.down, r.host.refuse, r.host.leaves = false, nil, false })
+	if e := r.awaitStatus(id, ocm.StatusDelivered); e.Attempts != 2 {
+		t.Errorf("%+v", e.EnvelopeFields)
+	}
 }
 
 func TestWhatAnotherProgramPutBackDuringTheDeliveryIsCommittedNevertheless(t *testing.T) {
@@ -172,7 +183,7 @@ func TestWhatAnotherProgramPutBackDuringTheDeliveryIsCommittedNevertheless(t *te
 			r.update(func(s *ocm.State) { r.project.Engine().Sweep(s, func(*ocm.Envelope) bool { return true }) })
 		}
 	})
-	stop := runs(t, p, box)
+	stop := r.run(p, box)
 	r.awaitStatus(id, ocm.StatusDelivered)
 	r.eventually("the turn is over", func() bool { return p.Notes() == 0 })
 	stop()
@@ -198,7 +209,7 @@ func TestOnlyWhatThisNodeOwnsIsTouched(t *testing.T) {
 	// In flight by somebody else, to a session that is hosted here.
 	r.host.busy[reviewer] = true
 	flying := r.send(reviewer, "by a plugin")
-	r.update(func(s *ocm.State) { r.project.Engine().Drain(s, reviewer, engineAll) })
+	r.update(func(s *ocm.State) { r.project.Engine().Drain(s, reviewer, none) })
 	r.start()
 	r.awaitStatus(r.send(builder, "mine"), ocm.StatusDelivered)
 	for _, id := range others {
