@@ -36,9 +36,11 @@ type fakeServer struct {
 	aborts   []string
 	removed  []string
 	config   map[string]any
-	streams  map[chan string]string // by directory
-	made     int
-	changed  chan struct{} // closed and replaced at each change
+	// where opencode's own configuration lies, and the root of the worktree
+	configDir, worktree string
+	streams             map[chan string]string // by directory
+	made                int
+	changed             chan struct{} // closed and replaced at each change
 }
 
 type fakeSession struct {
@@ -129,6 +131,8 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch route := r.Method + " " + r.URL.Path; {
 	case route == "GET /global/health":
 		f.reply(w, 200, map[string]any{"healthy": true, "version": "1.18.33"})
+	case route == "GET /path":
+		f.reply(w, 200, map[string]any{"config": f.configDir, "worktree": f.worktree, "directory": dir})
 	case route == "GET /config":
 		f.reply(w, 200, f.config)
 	case route == "GET /config/providers":
