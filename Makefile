@@ -61,8 +61,8 @@ test: tools ## unit, race and end-to-end tests with the real opencode
 faults: tools ## kills, frozen networks, full disks, copied directories: real processes
 	$(GO) test -tags faults -timeout 20m -count=1 ./test/faults/...
 
-browser: tools-browser ## the real opencode's web interface in Chromium, and opencode attach in a terminal
-	$(GO) test -tags browser -timeout 10m -count=1 ./test/browser/...
+browser: tools-browser ## the dashboard and the real opencode's web interface in Chromium, and opencode attach in a terminal
+	$(GO) test -tags browser -timeout 15m -count=1 ./test/browser/... ./test/dashboard/...
 
 test-all: test faults browser lint build-all demo-check ## all of it: adds fault and browser tests, linters, every platform and the demo
 
