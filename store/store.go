@@ -90,8 +90,9 @@ type Store interface {
 
 	// CreateTasks stores new tasks with their texts, all or none, and stamps Seq
 	// and Rev in the returned copies. When an id exists: ErrExists (*ExistsError
-	// names it). When only a tombstone is left of it: ErrForgotten.
-	CreateTasks(ctx context.Context, tasks []NewTask) ([]Task, error)
+	// names it). When only a tombstone is left of it: ErrForgotten. acts enter the
+	// audit log in the same commit, see AppendActsLater.
+	CreateTasks(ctx context.Context, tasks []NewTask, acts ...api.AuditEntry) ([]Task, error)
 	// Task returns a task's record. When only a tombstone is left the error is both
 	// ErrForgotten and ErrNotFound; so it is from UpdateTask and Part.
 	Task(ctx context.Context, id string) (Task, error)
@@ -107,7 +108,8 @@ type Store interface {
 	UpdateTaskLater(t Task, onFail func(error)) (Task, error)
 	// Part returns a stored text; ErrNotFound when there is none.
 	Part(ctx context.Context, task string, key PartKey) ([]byte, error)
-	// Tasks lists tasks newest first.
+	// Tasks lists tasks newest first. With a Text it looks at MaxSearch tasks and
+	// MaxSearchBytes of texts, then the page ends; see TaskPage.
 	Tasks(ctx context.Context, q TaskQuery) (TaskPage, error)
 	// OpenTasks calls fn for every task that is not settled, in commit order.
 	OpenTasks(ctx context.Context, fn func(Task) error) error
@@ -125,6 +127,9 @@ type Store interface {
 	Bindings(ctx context.Context, controller, target string) ([]Binding, error)
 	// Fills returns a binding's series, oldest first.
 	Fills(ctx context.Context, key BindingKey) ([]api.Fill, error)
+	// NewestFills returns the newest n fills of each of these bindings, oldest first,
+	// in the order of the bindings. It costs what it returns.
+	NewestFills(ctx context.Context, of []Binding, n int) ([][]api.Fill, error)
 	// PutDigest stores one generation of a binding that exists (else ErrNotFound). One
 	// that is stored already is kept: a repeat of the same task's is no error, another
 	// task's is ErrExists.
@@ -150,9 +155,14 @@ type Store interface {
 
 	// AppendAudit adds an entry; Seq is stamped.
 	AppendAudit(ctx context.Context, e api.AuditEntry) error
-	// Audit lists entries after a sequence number, oldest first.
-	Audit(ctx context.Context, after uint64, limit int) ([]api.AuditEntry, error)
-	// PruneAudit keeps the newest keep entries.
+	// AppendActsLater adds entries of everyday acts without waiting for the disk. They
+	// are numbered and listed with the others and pruned apart from them, so that what
+	// happens all the time pushes nothing out that happens rarely.
+	AppendActsLater(acts ...api.AuditEntry) error
+	// Audit lists entries of both kinds. It looks at MaxAuditLook entries, then the page
+	// ends.
+	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
+	// PruneAudit keeps the newest keep entries of each kind.
 	PruneAudit(ctx context.Context, keep int) error
 
 	// Backup writes a consistent copy while the store is in use.

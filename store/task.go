@@ -172,6 +172,9 @@ type TaskQuery struct {
 	Target     string // identity id
 	States     []api.State
 	Open       bool // only tasks that are not settled
+	// Text selects tasks that have it, in any case, in their id, the names of their
+	// parties, the summary or the text of the dispatch.
+	Text string
 	// Before continues a listing: tasks with a Seq below it. 0 starts at the newest.
 	Before uint64
 	Limit  int // 1 … api.MaxPage
@@ -182,7 +185,18 @@ type TaskQuery struct {
 type TaskPage struct {
 	Tasks []Task
 	Next  uint64
+	// Stopped says that a search ended the page at its bound and not because the page
+	// was full: what is older was not looked at.
+	Stopped bool
 }
+
+// Bounds of one page of a search.
+const (
+	// MaxSearch is how many tasks are looked at.
+	MaxSearch = 5000
+	// MaxSearchBytes is after how many bytes of texts no further task is looked at.
+	MaxSearchBytes = 16 << 20
+)
 
 // Tombstone is what is left of a task that retention removed (semantics 6): a
 // repeat of its id is answered 410, never run.

@@ -80,6 +80,7 @@ type Access struct {
 	cfg   Config
 	st    store.Store
 	known known
+	acts  acts
 
 	// mu guards the following fields.
 	mu       sync.Mutex
@@ -91,7 +92,7 @@ type Access struct {
 
 // New makes the gate of a store.
 func New(cfg Config) *Access {
-	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}, ended: func(string) {}, known: known{by: map[[32]byte]Principal{}, epoch: 1}}
+	return &Access{cfg: cfg, st: cfg.Store, touched: map[string]time.Time{}, refusals: map[string]int{}, ended: func(string) {}, acts: acts{by: map[string]*actsOf{}}, known: known{by: map[[32]byte]Principal{}, epoch: 1}}
 }
 
 // OnRetire registers fn to run after an identity was revoked or replaced; code is
@@ -217,8 +218,10 @@ func (a *Access) touch(id string) {
 	}
 }
 
-// Flush writes the last uses that were collected, not awaited.
+// Flush writes the last uses that were collected, and the acts that were counted, not
+// awaited.
 func (a *Access) Flush() error {
+	a.flushActs()
 	a.mu.Lock()
 	uses := a.touched
 	a.touched = map[string]time.Time{}
@@ -257,10 +260,7 @@ func (a *Access) Run(ctx context.Context) {
 // audit writes an entry; that it could not be written is logged, not returned,
 // because the act itself stands.
 func (a *Access) audit(ctx context.Context, e api.AuditEntry) {
-	e.At = a.cfg.Now()
-	for _, text := range []*string{&e.Actor, &e.Object, &e.Detail} {
-		*text = shown.Line(*text, maxAuditText)
-	}
+	e = a.entry(e)
 	if err := a.st.AppendAudit(context.WithoutCancel(ctx), e); err != nil {
 		a.cfg.Log.Error("an audit entry was lost", "action", e.Action, "object", e.Object, "err", err)
 	}
@@ -268,11 +268,7 @@ func (a *Access) audit(ctx context.Context, e api.AuditEntry) {
 
 // Audit writes an entry for an act outside this package.
 func (a *Access) Audit(ctx context.Context, by Principal, peer netip.Addr, action, object, detail string) {
-	e := api.AuditEntry{Action: action, Actor: by.Identity.Name, Object: object, Detail: detail}
-	if peer.IsValid() {
-		e.Peer = peer.String()
-	}
-	a.audit(ctx, e)
+	a.audit(ctx, entryOf(by, peer, action, object, detail))
 }
 
 // Refused writes an entry for a request that was refused, while those of its

@@ -96,11 +96,11 @@ func (g *gate) enroll(do func(context.Context, netip.Addr, api.Login) (api.Issue
 
 func (g *gate) audit() []api.AuditEntry {
 	g.t.Helper()
-	list, err := g.store.Audit(ctx, 0, api.MaxPage)
+	page, err := g.store.Audit(ctx, store.AuditQuery{Limit: api.MaxPage})
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	return list
+	return page.Entries
 }
 
 func (g *gate) count(action string) (n int) {

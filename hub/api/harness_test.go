@@ -37,7 +37,7 @@ const password = "correct horse"
 
 // shop is the handlers on a real store, served on loopback.
 type shop struct {
-	t      *testing.T
+	t      testing.TB
 	store  *lens
 	access *access.Access
 	bus    *events.Bus
@@ -90,7 +90,7 @@ type clock struct{}
 func (clock) Now() time.Time  { return time.Now().UTC() }
 func (clock) MayExpire() bool { return true }
 
-func newShop(t *testing.T, opts ...func(*hubapi.Config)) *shop {
+func newShop(t testing.TB, opts ...func(*hubapi.Config)) *shop {
 	t.Helper()
 	st, err := bolt.Open(bolt.Config{Dir: t.TempDir()})
 	if err != nil {

@@ -14,6 +14,11 @@ import (
 // nodes lists every node that joined, or those that are named.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	names := r.URL.Query()["name"]
+	fills, err := numbered(r.URL.Query(), "fills", 0, 0, api.MaxListedFills)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
 	ids, err := s.cfg.Store.Identities(r.Context())
 	if err != nil {
 		s.fail(w, r, err)
@@ -28,45 +33,53 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	for _, rec := range recs {
 		byID[rec.IdentityID] = rec
 	}
-	fill, err := s.fills(r)
+	used, err := s.used(r)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	out := api.NodeList{Nodes: []api.Node{}}
-	for _, id := range ids {
-		if id.Live() && id.Role == api.RoleNode && (len(names) == 0 || slices.Contains(names, id.Name)) {
-			n := s.nodeView(id, byID[id.ID])
-			n.CtxPercent = fill[id.ID]
-			out.Nodes = append(out.Nodes, n)
+	ids = slices.DeleteFunc(ids, func(id store.Identity) bool {
+		return !id.Live() || id.Role != api.RoleNode || len(names) > 0 && !slices.Contains(names, id.Name)
+	})
+	series, err := s.series(r.Context(), ids, used, fills)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	out := api.NodeList{Nodes: make([]api.Node, len(ids))}
+	for i, id := range ids {
+		n := s.nodeView(id, byID[id.ID])
+		if b, ok := used[id.ID]; ok {
+			n.CtxPercent, n.CtxFills = b.Tokens.Percent(), series[id.ID]
 		}
+		out.Nodes[i] = n
 	}
 	slices.SortFunc(out.Nodes, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
 	reply(w, http.StatusOK, out)
 }
 
-// fills says for each node how full the session is that the caller used last on it;
-// an operator without one sees that of whoever used the node last.
-func (s *Server) fills(r *http.Request) (map[string]*int, error) {
+// used finds for each node the session that the caller used last on it, if its fill is
+// known; an operator without one sees that of whoever used the node last.
+func (s *Server) used(r *http.Request) (map[string]store.Binding, error) {
 	p := who(r)
-	fill := map[string]*int{}
+	used := map[string]store.Binding{}
 	if p.Operator() {
 		all, err := s.cfg.Store.Bindings(r.Context(), "", "")
 		if err != nil {
 			return nil, err
 		}
-		lastFills(fill, all)
+		lastUsed(used, all)
 	}
 	if p.Identity.ID == "" { // the local operator has no sessions
-		return fill, nil
+		return used, nil
 	}
 	own, err := s.cfg.Store.Bindings(r.Context(), p.Identity.ID, "")
-	lastFills(fill, own)
-	return fill, err
+	lastUsed(used, own)
+	return used, err
 }
 
-// lastFills takes the fill of each node's binding that was used last, if it is known.
-func lastFills(fill map[string]*int, list []store.Binding) {
+// lastUsed takes each node's binding that was used last, if its fill is known.
+func lastUsed(used map[string]store.Binding, list []store.Binding) {
 	last := map[string]store.Binding{}
 	for _, b := range list {
 		if b.LastUsed.After(last[b.Target].LastUsed) {
@@ -74,10 +87,34 @@ func lastFills(fill map[string]*int, list []store.Binding) {
 		}
 	}
 	for target, b := range last {
-		if p := b.Tokens.Percent(); p != nil {
-			fill[target] = p
+		if b.Tokens.Percent() != nil {
+			used[target] = b
 		}
 	}
+}
+
+// series is how the used sessions of these nodes filled up, in per cent: the newest n
+// fills of each, oldest first.
+func (s *Server) series(ctx context.Context, nodes []store.Identity, used map[string]store.Binding, n int) (map[string][]int, error) {
+	if n < 1 {
+		return nil, nil
+	}
+	var of []store.Binding
+	for _, id := range nodes {
+		if b, ok := used[id.ID]; ok {
+			of = append(of, b)
+		}
+	}
+	fills, err := s.cfg.Store.NewestFills(ctx, of, n)
+	out := make(map[string][]int, len(fills))
+	for i, list := range fills {
+		for _, f := range list {
+			if p := f.Percent(); p != nil {
+				out[of[i].Target] = append(out[of[i].Target], *p)
+			}
+		}
+	}
+	return out, err
 }
 
 // nodeView is a node as controllers see it.

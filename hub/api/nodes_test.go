@@ -79,6 +79,40 @@ func TestTheFillOfASessionIsTheCallersOwn(t *testing.T) {
 	}
 }
 
+func TestAListingOfNodesSaysHowTheirSessionsFilledUp(t *testing.T) {
+	s := newShop(t)
+	alice, bob := s.enroll(login("alice", false)), s.enroll(login("bob", false))
+	for name, points := range map[string]int{"n0": 0, "n1": 3, "n2": 101} {
+		s.enroll(join(name))
+		s.filled("alice", name, points)
+	}
+	list := func(secret, query string) map[string]api.Node {
+		status, _, data := s.call(http.MethodGet, "/v1/nodes"+query, secret, nil)
+		var out api.NodeList
+		if err := json.Unmarshal(data, &out); err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s", status, data)
+		}
+		nodes := map[string]api.Node{}
+		for _, n := range out.Nodes {
+			nodes[n.Name] = n
+		}
+		return nodes
+	}
+	if n := list(alice, "")["n2"]; n.CtxFills != nil {
+		t.Errorf("fills that nobody asked for: %v", n.CtxFills)
+	}
+	nodes := list(alice, "?fills=20")
+	if got := nodes["n2"].CtxFills; len(got) != 20 || got[0] != 8 || got[19] != 10 || len(nodes["n1"].CtxFills) != 3 || len(nodes["n0"].CtxFills) != 0 {
+		t.Errorf("%v, %v", got, nodes["n1"].CtxFills)
+	}
+	if n := list(bob, "?fills=20")["n2"]; n.CtxFills != nil || n.CtxPercent != nil {
+		t.Errorf("bob sees %v", n)
+	}
+	if status, _, _ := s.call(http.MethodGet, "/v1/nodes?fills=65", alice, nil); status != http.StatusBadRequest {
+		t.Errorf("%d", status)
+	}
+}
+
 func TestListingNodesReadsTheBindingsOnceAndNotPerNode(t *testing.T) {
 	s := newShop(t)
 	op := s.enroll(login("boss", true))

@@ -1,11 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/go-chi/chi/v5"
 
@@ -14,7 +12,7 @@ import (
 )
 
 func (s *Server) abandon(w http.ResponseWriter, r *http.Request) {
-	s.act(w, r, func(ctx context.Context, id string) (store.Task, error) {
+	s.act(w, r, "", func(ctx context.Context, id string) (store.Task, error) {
 		t, err := s.cfg.Relay.Abandon(ctx, id)
 		if err == nil {
 			s.cfg.Access.Audit(ctx, who(r), s.peer(r), "abandoned", id, "")
@@ -53,22 +51,4 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
-}
-
-func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
-	after, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("after"), "0"), 10, 64)
-	if err != nil {
-		s.fail(w, r, api.Errorf(api.CodeBadRequest, "after is the number of an entry"))
-		return
-	}
-	list, err := s.cfg.Store.Audit(r.Context(), after, api.MaxPage)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	page := api.AuditPage{Entries: append([]api.AuditEntry{}, list...)}
-	if len(list) == api.MaxPage {
-		page.Next = list[len(list)-1].Seq
-	}
-	reply(w, http.StatusOK, page)
 }

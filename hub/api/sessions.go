@@ -60,7 +60,11 @@ func (s *Server) sessions(r *http.Request) ([]api.Session, error) {
 			return nil, err
 		}
 	}
-	return s.cfg.Relay.Sessions(r.Context(), controller, target)
+	fills, err := numbered(q, "fills", 0, 0, api.MaxListedFills)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Relay.Sessions(r.Context(), controller, target, fills)
 }
 
 // bindingKey is the key of the binding that a request names. An unnamed workspace is

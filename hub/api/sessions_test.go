@@ -204,3 +204,74 @@ func TestOperationsAreForTheOwnerAndOperatorsAndAreAudited(t *testing.T) {
 		t.Errorf("audited %q", noted)
 	}
 }
+
+// filled notes how a controller's session on a node filled up.
+func (s *shop) filled(controller, target string, points int) {
+	s.t.Helper()
+	fills := make([]api.Fill, points)
+	for i := range fills {
+		fills[i] = api.Fill{At: time.Unix(int64(i), 0).UTC(), Generation: 1, Tokens: api.Tokens{Total: int64(i), Limit: 1000}}
+	}
+	_, err := s.store.PutBinding(context.Background(), store.Binding{
+		BindingKey: store.BindingKey{Controller: s.party(controller).ID, Target: s.party(target).ID, Workspace: "main"},
+		Generation: 1, Session: "ses_" + target, Tokens: &api.Tokens{Total: int64(points), Limit: 1000}, LastUsed: time.Now(),
+	}, fills...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestAListingOfSessionsHasTheirNewestFillsIfItIsAskedForThem(t *testing.T) {
+	s := newShop(t)
+	alice, boss := s.enroll(login("alice", false)), s.enroll(login("boss", true))
+	for name, points := range map[string]int{"n0": 0, "n1": 3, "n2": 100} {
+		s.enroll(join(name))
+		s.filled("alice", name, points)
+	}
+	list := func(secret, query string) map[string][]api.Fill {
+		status, _, data := s.call(http.MethodGet, "/v1/bindings?"+query, secret, nil)
+		var out api.SessionList
+		if err := json.Unmarshal(data, &out); err != nil || status != http.StatusOK || len(out.Sessions) != 3 {
+			t.Fatalf("%s: %d %s", query, status, data)
+		}
+		fills := map[string][]api.Fill{}
+		for _, b := range out.Sessions {
+			fills[b.Target] = b.Fills
+		}
+		return fills
+	}
+	for _, secret := range []string{alice, boss} {
+		if f := list(secret, ""); len(f["n1"])+len(f["n2"]) != 0 {
+			t.Errorf("fills that nobody asked for: %v", f)
+		}
+		f := list(secret, "fills=10")
+		if len(f["n0"]) != 0 || len(f["n1"]) != 3 || len(f["n2"]) != 10 || f["n2"][0].Total != 90 || f["n2"][9].Total != 99 {
+			t.Errorf("%v", f)
+		}
+	}
+	for _, n := range []string{"-1", "65", "x"} {
+		if status, _, _ := s.call(http.MethodGet, "/v1/bindings?fills="+n, alice, nil); status != http.StatusBadRequest {
+			t.Errorf("fills=%s: %d", n, status)
+		}
+	}
+}
+
+// BenchmarkFleetSessions is what a page about 2,000 nodes asks for.
+func BenchmarkFleetSessions(b *testing.B) {
+	s := newShop(b)
+	boss := s.enroll(login("boss", true))
+	for i := range 2000 {
+		name := fmt.Sprint("n", i)
+		s.enroll(join(name))
+		s.filled("boss", name, 100)
+	}
+	for _, path := range []string{"/v1/nodes", "/v1/nodes?fills=24", "/v1/bindings", "/v1/bindings?fills=24"} {
+		b.Run(path, func(b *testing.B) {
+			var data []byte
+			for b.Loop() {
+				_, _, data = s.call(http.MethodGet, path, boss, nil)
+			}
+			b.ReportMetric(float64(len(data)), "bytes")
+		})
+	}
+}

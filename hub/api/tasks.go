@@ -1,14 +1,17 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -39,9 +42,33 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) submit(r *http.Request, d api.Dispatch) ([]store.Task, error) {
-	by := relay.Author{Identity: who(r).Identity, Token: r.Header.Get(api.TaskTokenHeader)}
+	const action = "dispatched"
+	object, detail := dispatchEntry(d)
+	by := relay.Author{
+		Identity: who(r).Identity, Token: r.Header.Get(api.TaskTokenHeader),
+		Entry: s.cfg.Access.Acting(who(r), s.peer(r), action, object, detail),
+	}
 	// What was accepted must not depend on whether the client still listens.
-	return s.cfg.Relay.Submit(context.WithoutCancel(r.Context()), by, d)
+	made, err := s.cfg.Relay.Submit(context.WithoutCancel(r.Context()), by, d)
+	if err == nil {
+		s.cfg.Access.Acted(who(r), action, by.Entry)
+	}
+	return made, err
+}
+
+// dispatchEntry is what the audit log says of a dispatch: its targets, and how and
+// under which ids.
+func dispatchEntry(d api.Dispatch) (object, detail string) {
+	const most = 3 // of each are named
+	var names, ids []string
+	for _, t := range d.Targets[:min(len(d.Targets), most)] {
+		names, ids = append(names, t.Name), append(ids, t.ID)
+	}
+	more := ""
+	if n := len(d.Targets) - most; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(names, ", ") + more, cmp.Or(d.Mode, string(mesh.ModeSession)) + " " + strings.Join(ids, ", ") + more
 }
 
 // find loads the task of the path if the caller may see it. A task of somebody
@@ -105,7 +132,7 @@ func (s *Server) tasks(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	out := api.TaskPage{Tasks: make([]api.Task, len(page.Tasks))}
+	out := api.TaskPage{Tasks: make([]api.Task, len(page.Tasks)), Stopped: page.Stopped}
 	for i, t := range page.Tasks {
 		out.Tasks[i] = s.cfg.Relay.Live(t)
 	}
@@ -142,12 +169,12 @@ func (s *Server) taskQuery(r *http.Request) (store.TaskQuery, error) {
 			q.States = append(q.States, api.State(st))
 		}
 	}
-	if n := v.Get("limit"); n != "" {
-		i, err := strconv.Atoi(n)
-		if err != nil || i < 1 || i > api.MaxPage {
-			return q, api.Errorf(api.CodeBadRequest, "limit is a number from 1 to %d", api.MaxPage)
-		}
-		q.Limit = i
+	var err error
+	if q.Limit, err = numbered(v, "limit", api.DefaultPage, 1, api.MaxPage); err != nil {
+		return q, err
+	}
+	if q.Text = strings.TrimSpace(v.Get("q")); len(q.Text) > api.MaxQuery {
+		return q, api.Errorf(api.CodeBadRequest, "q is a text of at most %d bytes", api.MaxQuery)
 	}
 	if c := v.Get("before"); c != "" {
 		i, err := strconv.ParseUint(c, 10, 64)
@@ -159,6 +186,19 @@ func (s *Server) taskQuery(r *http.Request) (store.TaskQuery, error) {
 	return q, nil
 }
 
+// numbered reads a number of a query, which is absent if it is not given.
+func numbered(v url.Values, name string, absent, least, most int) (int, error) {
+	text := v.Get(name)
+	if text == "" {
+		return absent, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		return 0, api.Errorf(api.CodeBadRequest, "%s is a number from %d to %d", name, least, most)
+	}
+	return n, nil
+}
+
 func (s *Server) named(ctx context.Context, name string) (string, error) {
 	id, err := s.cfg.Store.IdentityByName(ctx, name)
 	if errors.Is(err, store.ErrNotFound) {
@@ -167,8 +207,9 @@ func (s *Server) named(ctx context.Context, name string) (string, error) {
 	return id.ID, err
 }
 
-// act runs a change of one task and answers with the task.
-func (s *Server) act(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string) (store.Task, error)) {
+// act runs a change of one task and answers with the task. The audit log has it under
+// action; "": do sees to that.
+func (s *Server) act(w http.ResponseWriter, r *http.Request, action string, do func(ctx context.Context, id string) (store.Task, error)) {
 	t, err := s.find(r)
 	if err == nil {
 		t, err = do(context.WithoutCancel(r.Context()), t.ID)
@@ -177,12 +218,19 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, do func(ctx context
 		s.fail(w, r, err)
 		return
 	}
+	if action != "" {
+		s.cfg.Access.Act(who(r), s.peer(r), action, t.ID, t.Controller.Name+" -> "+t.Target.Name)
+	}
 	reply(w, http.StatusOK, s.cfg.Relay.Live(t))
 }
 
-func (s *Server) cancel(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Cancel) }
+func (s *Server) cancel(w http.ResponseWriter, r *http.Request) {
+	s.act(w, r, "canceled", s.cfg.Relay.Cancel)
+}
 
-func (s *Server) retry(w http.ResponseWriter, r *http.Request) { s.act(w, r, s.cfg.Relay.Retry) }
+func (s *Server) retry(w http.ResponseWriter, r *http.Request) {
+	s.act(w, r, "retried", s.cfg.Relay.Retry)
+}
 
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	var a api.Answer
@@ -190,7 +238,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	s.act(w, r, func(ctx context.Context, id string) (store.Task, error) {
+	s.act(w, r, "answered", func(ctx context.Context, id string) (store.Task, error) {
 		return s.cfg.Relay.Answer(ctx, id, a.Question, a.Text)
 	})
 }

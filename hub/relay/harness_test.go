@@ -51,12 +51,12 @@ type gate struct {
 	writes           atomic.Int64          // changes of tasks that were tried
 }
 
-func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.Task, error) {
+func (g *gate) CreateTasks(ctx context.Context, tasks []store.NewTask, acts ...api.AuditEntry) ([]store.Task, error) {
 	if g.created != nil {
 		g.created(true)
 		defer g.created(false)
 	}
-	return g.Store.CreateTasks(ctx, tasks)
+	return g.Store.CreateTasks(ctx, tasks, acts...)
 }
 
 func (g *gate) UpdateTaskLater(t store.Task, onFail func(error)) (store.Task, error) {

@@ -20,7 +20,7 @@ func TestWhoSawATaskEndSeesItsSession(t *testing.T) {
 			return err == nil && s.Session != nil && len(s.Fills) == 1
 		},
 		"listing sessions": func(ctx context.Context, h *harness) bool {
-			list, err := h.relay.Sessions(ctx, "", "id_beta")
+			list, err := h.relay.Sessions(ctx, "", "id_beta", 0)
 			return err == nil && len(list) == 1 && list[0].Session != nil
 		},
 		"an operation": func(ctx context.Context, h *harness) bool {

@@ -59,7 +59,7 @@ func (r *Relay) Operate(ctx context.Context, by, controller store.Identity, targ
 	if err := r.applicable(news[0].Task, b); err != nil {
 		return store.Task{}, err
 	}
-	made, err := r.create(ctx, news)
+	made, err := r.create(ctx, news, nil)
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrForgotten) {
 		made, err = r.repeated(ctx, author, news, nil)
 	}

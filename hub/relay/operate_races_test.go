@@ -112,7 +112,7 @@ func TestATurnOfAnOperationThatAHubDoesNotKnowIsAcknowledgedAndForgotten(t *test
 			t.Errorf("%s: a task was made of it: %v", kind, err)
 		}
 	}
-	if list, err := h.relay.Sessions(context.Background(), "", ""); err != nil || len(list) != 0 {
+	if list, err := h.relay.Sessions(context.Background(), "", "", 0); err != nil || len(list) != 0 {
 		t.Errorf("sessions %+v, %v", list, err)
 	}
 }

@@ -459,6 +459,29 @@ func TestAnUnnamedWorkspaceGetsTheNameOfTheDefaultOne(t *testing.T) {
 	wantCode(t, err, api.CodeTaskConflict)
 }
 
+func TestTheAuditEntryOfADispatchIsMadeInItsOneCommit(t *testing.T) {
+	h, beta := talk(t, 1)
+	beta.mu.Lock() // the offer does not get further, so nothing else is written
+	before := h.disk.commits.Load()
+	by := h.by("alice")
+	by.Entry = &api.AuditEntry{Action: "dispatched", Object: "beta"}
+	d := api.Dispatch{Targets: []api.DispatchTarget{{Name: "beta", ID: "t1"}}, Text: "x"}
+	for range 2 { // a repeat is no second act
+		if _, err := h.relay.Submit(context.Background(), by, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := h.disk.commits.Load() - before; got != 2 { // the repeat's is empty
+		t.Errorf("a dispatch and its repeat take %d commits", got)
+	}
+	log, err := h.store.Audit(context.Background(), store.AuditQuery{Action: "dispatched"})
+	if err != nil || len(log.Entries) != 1 || log.Entries[0].Object != "beta" {
+		t.Errorf("%+v, %v", log.Entries, err)
+	}
+	beta.mu.Unlock()
+	beta.settled("t1")
+}
+
 func TestAnOperationCostsADispatchNothingWhenThereIsNone(t *testing.T) {
 	h, beta := talk(t, 1)
 	beta.mu.Lock() // the offer does not get further, so nothing else is written

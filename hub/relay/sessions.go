@@ -11,8 +11,8 @@ import (
 )
 
 // Sessions lists the bound sessions of a controller and a target, by identity; ""
-// stands for any.
-func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.Session, error) {
+// stands for any. Each has its newest fills, as many as are asked for.
+func (r *Relay) Sessions(ctx context.Context, controller, target string, fills int) ([]api.Session, error) {
 	err := r.caughtUp(ctx, func(k store.BindingKey) bool {
 		return (controller == "" || k.Controller == controller) && (target == "" || k.Target == target)
 	})
@@ -32,7 +32,14 @@ func (r *Relay) Sessions(ctx context.Context, controller, target string) ([]api.
 		}
 		out = append(out, s)
 	}
-	return out, nil
+	if fills < 1 {
+		return out, nil
+	}
+	series, err := r.st.NewestFills(ctx, list, fills)
+	for i, s := range series {
+		out[i].Fills = s
+	}
+	return out, err
 }
 
 // Session is one bound session with those that were bound before and the fill of the

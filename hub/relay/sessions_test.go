@@ -121,7 +121,7 @@ func TestSessionsAreListedWithWhatIsUnderWay(t *testing.T) {
 	h.operate("alice", "beta", api.OpReset, "r1")
 	h.await("c1", api.StateAccepted)
 	ctx := context.Background()
-	all, err := h.relay.Sessions(ctx, "", "id_beta")
+	all, err := h.relay.Sessions(ctx, "", "id_beta", 0)
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -136,7 +136,7 @@ func TestSessionsAreListedWithWhatIsUnderWay(t *testing.T) {
 			t.Errorf("session %+v", s)
 		}
 	}
-	if some, err := h.relay.Sessions(ctx, "id_bob", ""); err != nil || len(some) != 1 {
+	if some, err := h.relay.Sessions(ctx, "id_bob", "", 0); err != nil || len(some) != 1 {
 		t.Errorf("%+v, %v", some, err)
 	}
 	if _, err = h.relay.Session(ctx, keyFor("nobody")); !errors.Is(err, store.ErrNotFound) {

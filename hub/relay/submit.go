@@ -17,6 +17,8 @@ type Author struct {
 	// Token is the lineage token of the task that the dispatch comes from, "" for
 	// none (semantics 20).
 	Token string
+	// Entry joins the audit log in the commit that makes the tasks; nil: none does.
+	Entry *api.AuditEntry
 }
 
 // Submit creates the tasks of a dispatch, all or none, and returns them in the
@@ -71,7 +73,7 @@ func (r *Relay) Submit(ctx context.Context, by Author, d api.Dispatch) ([]store.
 		}
 		defer release()
 	}
-	made, err := r.create(ctx, all)
+	made, err := r.create(ctx, all, by.Entry)
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrForgotten) {
 		return r.repeated(ctx, by, news, nil)
 	}
@@ -176,8 +178,8 @@ func (r *Relay) reserve(author api.Party, targets ...api.Party) (release func(),
 // attached, the offer to its journal is part of the same commit, which spares the
 // one that otherwise precedes the offer (semantics 5); not if an operation of the
 // lane may come before it, which decides in which session it is offered. A
-// compaction that is not needed is left out.
-func (r *Relay) create(ctx context.Context, news []draft) (made []store.Task, err error) {
+// compaction that is not needed is left out. entry, if any, joins the audit log.
+func (r *Relay) create(ctx context.Context, news []draft, entry *api.AuditEntry) (made []store.Task, err error) {
 	ids := make([]string, len(news))
 	for i := range news {
 		ids[i] = news[i].Task.ID
@@ -212,7 +214,10 @@ func (r *Relay) create(ctx context.Context, news []draft) (made []store.Task, er
 			return nil, err
 		}
 	}
-	return r.st.CreateTasks(ctx, records)
+	if entry == nil {
+		return r.st.CreateTasks(ctx, records)
+	}
+	return r.st.CreateTasks(ctx, records, *entry)
 }
 
 // announce tells the lanes what is coming and gives new tasks their first state; it

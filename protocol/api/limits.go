@@ -70,6 +70,10 @@ const (
 	HandoverLimit = time.Minute
 	// MaxPage is the largest page of a listing.
 	MaxPage = 1000
+	// MaxListedFills is how many fills of each session a listing may have.
+	MaxListedFills = 64
+	// MaxQuery is the longest text that tasks are searched for, in bytes.
+	MaxQuery = 256
 	// DefaultPage is the page size when the request names none.
 	DefaultPage = 100
 )

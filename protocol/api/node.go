@@ -45,6 +45,10 @@ type Node struct {
 	Running    int         `json:"running"`
 	Queued     int         `json:"queued"`
 
+	// CtxFills is how the session of CtxPercent filled up, in per cent, oldest first;
+	// only in a listing that was asked for it.
+	CtxFills []int `json:"ctx_fills,omitempty"`
+
 	Version    string   `json:"version,omitempty"`
 	Policy     string   `json:"policy,omitempty"`
 	Workspaces []string `json:"workspaces,omitempty"`
@@ -121,7 +125,8 @@ type AuditEntry struct {
 	Detail string    `json:"detail,omitempty"`
 }
 
-// AuditPage is the answer to GET /v1/audit, oldest first.
+// AuditPage is the answer to GET /v1/audit, oldest first, or newest first with before.
+// Next is the cursor of the next page, 0 at the end; a page may be empty before that.
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
 	Next    uint64       `json:"next,omitempty"`

@@ -33,7 +33,8 @@ type Session struct {
 
 	// Former are the sessions that were bound before, newest first, and Fills the
 	// fill of the context over time, oldest first; both bounded, and only in the
-	// answer to a request for one session.
+	// answer to a request for one session. A listing has the newest fills of each if it
+	// is asked for them.
 	Former []FormerSession `json:"former,omitempty"`
 	Fills  []Fill          `json:"fills,omitempty"`
 }

@@ -238,6 +238,9 @@ type Dispatched struct {
 type TaskPage struct {
 	Tasks []Task `json:"tasks"`
 	Next  string `json:"next,omitempty"`
+	// Stopped says that a search ended at the bound of what one request looks at: the
+	// page may have fewer tasks than there are, and Next goes on from there.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // Answer is the body of POST /v1/tasks/{id}/answer.

@@ -102,6 +102,42 @@ func (s *Store) Fills(ctx context.Context, k store.BindingKey) ([]api.Fill, erro
 	return fills, nil
 }
 
+// NewestFills implements store.Store. The number of each binding says in which slots
+// its newest fills are.
+func (s *Store) NewestFills(ctx context.Context, of []store.Binding, n int) ([][]api.Fill, error) {
+	n = min(max(n, 0), store.MaxFills)
+	out := make([][]api.Fill, len(of))
+	err := s.read(ctx, func(tx *bbolt.Tx) error {
+		bucket := bucket(tx, bucketFills)
+		for i, b := range of {
+			key, err := bindingKey(b.BindingKey)
+			if err != nil {
+				return err
+			}
+			first := b.Fills - min(b.Fills, uint64(n))
+			out[i] = make([]api.Fill, 0, b.Fills-first)
+			for number := first; number < b.Fills; number++ {
+				raw := bucket.Get(fillKey(key, number))
+				if raw == nil {
+					continue // the binding is of another commit than this view
+				}
+				at, f, err := decodeFill(raw)
+				if err != nil {
+					return err
+				}
+				if at == number { // else its slot has been taken since
+					out[i] = append(out[i], f)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func decodeFill(raw []byte) (n uint64, f api.Fill, err error) {
 	if err := decode("fill", raw, seqBytes, &f); err != nil {
 		return 0, f, err

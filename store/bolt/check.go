@@ -294,8 +294,10 @@ func (c *checker) others() {
 		}
 		return err
 	})
-	c.each(bucketAudit, number, func(key, raw []byte) error {
-		_, err := decodeAudit(key, raw)
-		return err
-	})
+	for _, name := range []string{bucketAudit, bucketActs} {
+		c.each(name, number, func(key, raw []byte) error {
+			_, err := decodeAudit(key, raw)
+			return err
+		})
+	}
 }

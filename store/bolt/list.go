@@ -41,6 +41,9 @@ func (s *Store) page(ctx context.Context, tx *bbolt.Tx, f *filter, limit int) (p
 			return page, err
 		}
 		wanted := limit - len(page.Tasks) + 1
+		if f.search != nil {
+			wanted = searchChunk // few of them may have the text
+		}
 		seqs := s.table.below(before, wanted, f.passes)
 		for _, seq := range seqs {
 			raw := tasks.Get(uint64Key(seq))
@@ -53,6 +56,19 @@ func (s *Store) page(ctx context.Context, tx *bbolt.Tx, f *filter, limit int) (p
 			}
 			if !f.same(&t) {
 				continue
+			}
+			if f.search != nil {
+				if f.search.over() {
+					page.Next, page.Stopped = seq+1, true
+					return page, nil
+				}
+				found, err := f.search.in(tx, &t)
+				if err != nil {
+					return page, err
+				}
+				if !found {
+					continue
+				}
 			}
 			if len(page.Tasks) == limit {
 				page.Next = page.Tasks[limit-1].Seq
@@ -84,12 +100,16 @@ type filter struct {
 	query              *store.TaskQuery
 	controller, target uint32
 	states             [256]bool
+	search             *search // nil: every text will do
 }
 
 func newFilter(q *store.TaskQuery) *filter {
 	f := &filter{query: q, controller: idHash(q.Controller), target: idHash(q.Target)}
 	for _, state := range q.States {
 		f.states[stateCodes[state]] = true
+	}
+	if q.Text != "" {
+		f.search = newSearch(q.Text)
 	}
 	return f
 }

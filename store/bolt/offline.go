@@ -63,7 +63,7 @@ func renew(tx *bbolt.Tx) (done Restored, err error) {
 	}
 	info.Generation, info.RestoredAt = randomID(), time.Now().UTC()
 	done.Info, done.AsOf = info.info(), info.BackupAt
-	if key, raw := bucket(tx, bucketAudit).Cursor().Last(); key != nil {
+	if key, raw := newLogCursor(tx, &store.AuditQuery{Newest: true}).next(); key != nil {
 		last, err := decodeAudit(key, raw)
 		if err != nil {
 			return done, err

@@ -46,6 +46,7 @@ const (
 	bucketDigests  = "digests"  // binding's key, NUL, generation → JSON
 	bucketNodes    = "nodes"    // identity → rev, JSON
 	bucketAudit    = "audit"    // seq → JSON
+	bucketActs     = "acts"     // seq of the audit bucket → JSON
 
 	bucketMails      = "mails"       // seq → JSON
 	bucketMailIDs    = "mail_ids"    // sender's name NUL id → seq
@@ -58,11 +59,11 @@ const (
 var (
 	buckets = []string{
 		bucketInfo, bucketSettings, bucketIdentities, bucketNames, bucketCredentials, bucketCredentialIDs, bucketIssued,
-		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketFills, bucketDigests, bucketNodes, bucketAudit,
+		bucketTasks, bucketIDs, bucketParts, bucketLapse, bucketBindings, bucketFills, bucketDigests, bucketNodes, bucketAudit, bucketActs,
 		bucketMails, bucketMailIDs, bucketMailBodies,
 	}
-	logBuckets   = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit, bucketMails, bucketMailBodies}
-	addedBuckets = []string{bucketFills, bucketDigests, bucketMails, bucketMailIDs, bucketMailBodies}
+	logBuckets   = []string{bucketTasks, bucketParts, bucketLapse, bucketAudit, bucketActs, bucketMails, bucketMailBodies}
+	addedBuckets = []string{bucketFills, bucketDigests, bucketActs, bucketMails, bucketMailIDs, bucketMailBodies}
 )
 
 const (

@@ -7,6 +7,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
 
@@ -19,7 +20,7 @@ type newTask struct {
 }
 
 // CreateTasks implements store.Store.
-func (s *Store) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store.Task, error) {
+func (s *Store) CreateTasks(ctx context.Context, tasks []store.NewTask, acts ...api.AuditEntry) ([]store.Task, error) {
 	created := make([]store.Task, len(tasks))
 	prepared := make([]newTask, len(tasks))
 	ids := make(map[string]struct{}, len(tasks))
@@ -39,7 +40,11 @@ func (s *Store) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store
 	if len(tasks) == 0 {
 		return created, ctx.Err()
 	}
-	err := s.write(ctx, func(tx *bbolt.Tx) error {
+	entries, err := auditRecords(acts...)
+	if err != nil {
+		return nil, err
+	}
+	err = s.write(ctx, func(tx *bbolt.Tx) error {
 		for i := range prepared {
 			if err := checkUnused(tx, &prepared[i]); err != nil {
 				return err
@@ -52,6 +57,9 @@ func (s *Store) CreateTasks(ctx context.Context, tasks []store.NewTask) ([]store
 				return err
 			}
 			created[i].Seq, rows[i] = seq, rowOf(seq, prepared[i].record)
+		}
+		if err := appendLog(tx, bucketActs, entries); err != nil {
+			return err
 		}
 		tx.OnCommit(func() { s.table.add(rows) })
 		return nil

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,29 @@ var alike = []store.BindingKey{
 }
 
 var bindingContracts = []contract{
+	{"the newest fills of many bindings are the ends of their series", func(t *testing.T, s store.Store) {
+		var of []store.Binding
+		for i, n := range []int{0, 1, 5, store.MaxFills, store.MaxFills + 7} {
+			of = append(of, putFills(t, s, binding("c", "n", fmt.Sprint("w", i)), fillsFrom(1, n)...))
+		}
+		for _, n := range []int{-1, 0, 1, 3, store.MaxFills, store.MaxFills + 1} {
+			got, err := s.NewestFills(t.Context(), of, n)
+			ok(t, err)
+			for i, b := range of {
+				want, err := s.Fills(t.Context(), b.BindingKey)
+				ok(t, err)
+				want = want[len(want)-min(len(want), max(n, 0)):]
+				if !slices.Equal(got[i], want) {
+					t.Fatalf("newest %d of %d: %d, want %d", n, b.Fills, len(got[i]), len(want))
+				}
+			}
+		}
+		stale := of[4]
+		stale.Fills -= 5 // read before the last ones came: they have taken slots
+		got, err := s.NewestFills(t.Context(), []store.Binding{stale}, store.MaxFills)
+		ok(t, err)
+		same(t, len(got[0]), store.MaxFills-5)
+	}},
 	{"fills join the series of their binding in order", func(t *testing.T, s store.Store) {
 		b := putFills(t, s, binding("c", "n", "w"), fillAt(1))
 		same(t, b.Fills, uint64(1))

@@ -147,6 +147,10 @@ func calls(t *testing.T, s store.Store) []call {
 			_, err := s.Digests(ctx, bound.BindingKey)
 			return err
 		}},
+		{"NewestFills", func(ctx context.Context, s store.Store) error {
+			_, err := s.NewestFills(ctx, []store.Binding{bound}, 1)
+			return err
+		}},
 		{"NodeRecord", func(ctx context.Context, s store.Store) error {
 			_, err := s.NodeRecord(ctx, "id-1")
 			return err
@@ -156,7 +160,7 @@ func calls(t *testing.T, s store.Store) []call {
 			return err
 		}},
 		{"Audit", func(ctx context.Context, s store.Store) error {
-			_, err := s.Audit(ctx, 0, 1)
+			_, err := s.Audit(ctx, store.AuditQuery{Limit: 1})
 			return err
 		}},
 		{"Backup", func(ctx context.Context, s store.Store) error {
@@ -201,7 +205,8 @@ func look(t *testing.T, s store.Store) (p picture) {
 	}
 	p.Nodes, err = s.NodeRecords(t.Context())
 	add(err)
-	p.Audit, err = s.Audit(t.Context(), 0, 100)
+	log, err := s.Audit(t.Context(), store.AuditQuery{})
+	p.Audit = log.Entries
 	add(err)
 	p.Mails = mails(t, s)
 	for _, m := range p.Mails {

@@ -1,11 +1,8 @@
 package storetest
 
 import (
-	"fmt"
 	"testing"
-	"time"
 
-	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
 
@@ -159,63 +156,5 @@ var recordContracts = []contract{
 			got[n.IdentityID] = n
 		}
 		same(t, got, map[string]store.NodeRecord{"id-1": second, "id-2": other})
-	}},
-	{"the audit log is read in order and by pages", func(t *testing.T, s store.Store) {
-		entries, err := s.Audit(t.Context(), 0, 10)
-		ok(t, err)
-		same(t, len(entries), 0)
-		var full api.AuditEntry
-		fill(&full)
-		ok(t, s.AppendAudit(t.Context(), full))
-		for i := range 24 {
-			ok(t, s.AppendAudit(t.Context(), api.AuditEntry{At: after(time.Duration(i)), Action: fmt.Sprint("act ", i)}))
-		}
-		first, err := s.Audit(t.Context(), 0, 1)
-		ok(t, err)
-		full.Seq = first[0].Seq
-		same(t, first, []api.AuditEntry{full})
-		seen, last := 1, first[0].Seq
-		for {
-			entries, err := s.Audit(t.Context(), last, 7)
-			ok(t, err)
-			if len(entries) == 0 {
-				break
-			}
-			for _, e := range entries {
-				if e.Seq <= last || e.Action != fmt.Sprint("act ", seen-1) || !e.At.Equal(after(time.Duration(seen-1))) {
-					t.Fatalf("entry %d after %d: %+v", seen, last, e)
-				}
-				seen, last = seen+1, e.Seq
-			}
-		}
-		same(t, seen, 25)
-	}},
-	{"the audit log keeps its newest entries", func(t *testing.T, s store.Store) {
-		ok(t, s.PruneAudit(t.Context(), 3))
-		together(29, func(int) {
-			for range 10 {
-				if err := s.AppendAudit(t.Context(), api.AuditEntry{Action: "early"}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		for i := range 10 {
-			ok(t, s.AppendAudit(t.Context(), api.AuditEntry{Action: fmt.Sprint(i)}))
-		}
-		for _, keep := range []int{1000, 300, 5, 5, 0} {
-			ok(t, s.PruneAudit(t.Context(), keep))
-			entries, err := s.Audit(t.Context(), 0, 1000)
-			ok(t, err)
-			if len(entries) != min(keep, 300) {
-				t.Fatalf("%d entries are left of keep %d", len(entries), keep)
-			}
-			if keep > 0 && entries[len(entries)-1].Action != "9" {
-				t.Fatalf("the newest entry is %+v", entries[len(entries)-1])
-			}
-		}
-		ok(t, s.AppendAudit(t.Context(), api.AuditEntry{Action: "next"}))
-		entries, err := s.Audit(t.Context(), 300, 10)
-		ok(t, err)
-		same(t, len(entries), 1)
 	}},
 }

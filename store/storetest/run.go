@@ -33,6 +33,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"identities", identityContracts},
 		{"credentials", credentialContracts},
 		{"records", recordContracts},
+		{"audit", auditContracts},
+		{"search", searchContracts},
 		{"bindings", bindingContracts},
 		{"mail", mailContracts},
 		{"concurrency", concurrencyContracts},
