@@ -52,6 +52,12 @@ func (g *gate) forward(d time.Duration) {
 
 func newGate(t *testing.T) *gate {
 	t.Helper()
+	return newGateOn(t, func(s store.Store) store.Store { return s })
+}
+
+// newGateOn is a gate with something between it and its store.
+func newGateOn(t *testing.T, between func(store.Store) store.Store) *gate {
+	t.Helper()
 	st, err := bolt.Open(bolt.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +73,7 @@ func newGate(t *testing.T) *gate {
 		t.Fatal(err)
 	}
 	g.Access = access.New(access.Config{
-		Store: st, Verifier: verifier, Limiter: limiter, Now: g.clock,
+		Store: between(st), Verifier: verifier, Limiter: limiter, Now: g.clock,
 		Log: slog.New(slog.NewTextHandler(&g.log, nil)), Failed: func(why string) {
 			g.mu.Lock()
 			defer g.mu.Unlock()

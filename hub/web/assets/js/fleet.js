@@ -14,7 +14,7 @@ const sessions = new Map(); // name → its sessions, last used first
 const form = { search: byId("search"), state: byId("state"), sort: byId("sort") };
 
 const list = new VirtualList({
-  root: byId("nodes"), rem: 11.5, wide: 20, key: (n) => n.name, make: cardOf, show: card,
+  root: byId("nodes"), rem: 13, wide: 20, key: (n) => n.name, make: cardOf, show: card,
 });
 
 function takeNodes(page) {
