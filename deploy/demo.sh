@@ -82,8 +82,8 @@ if [ -n "${DEMO_EXIT:-}" ]; then
 fi
 cat <<TEXT
 
-The hub runs at $url (join link: $link).
-Password: $password
+Dashboard: $url (password: $password; the browser warns of the hub's own key)
+Join link: $link
 Try:  MESH_DIR=$tmp/ctl $bin/meshctl nodes
 Ctrl-C stops everything and removes $tmp.
 TEXT

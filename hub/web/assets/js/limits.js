@@ -15,5 +15,3 @@ export const firstRetry = 1_000;
 export const lastRetry = 15_000;
 /** How often what has changed is asked for again, at most. */
 export const refreshEvery = 1_000;
-/** Events that wait for the next frame of a page in the background. */
-export const maxPending = 5000;
