@@ -53,8 +53,10 @@ type Visit interface {
 	Stored(ctx context.Context, key string) (bool, error)
 	// Finish waits until the turn of a stored message has ended. What it asks a human is
 	// decided meanwhile, so that it never waits for somebody who is not there. A message
-	// that nothing answers is run again, a few times, before ErrNotRun is returned.
-	Finish(ctx context.Context, key string) error
+	// that nothing answers, or whose turn the end of the server cut off, is run again, a
+	// few times, before ErrNotRun is returned. resumed says that an earlier process waited
+	// for that end already.
+	Finish(ctx context.Context, key string, resumed bool) error
 	// Leave ends the visit.
 	Leave()
 }

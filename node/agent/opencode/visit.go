@@ -200,9 +200,11 @@ func (v *visit) compose(ctx context.Context) (prompt, error) {
 }
 
 // Finish implements agent.Visit.
-func (v *visit) Finish(ctx context.Context, key string) error {
+func (v *visit) Finish(ctx context.Context, key string, resumed bool) error {
 	message, _ := promptIDs(v.r.session, key)
 	v.r.stalled = time.Time{}
+	// The server that this node supervised ended with it, and so did the turn.
+	ended := resumed && v.r.cfg.URL == ""
 	for repeats := 0; ; {
 		busy, err := v.busy(ctx)
 		if err != nil {
@@ -220,12 +222,13 @@ func (v *visit) Finish(ctx context.Context, key string) error {
 				return nil // that is an answer
 			case err != nil:
 				return noSession(err)
-			case len(turn.list) > 0:
+			case !turn.cutOff(ended):
 				return nil
 			case v.r.stuck() && repeats == maxRepeats:
 				return agent.ErrNotRun
 			case v.r.stuck():
 				repeats++
+				ended = false
 				if err := v.again(ctx, message); err != nil {
 					return err
 				}
@@ -235,6 +238,16 @@ func (v *visit) Finish(ctx context.Context, key string) error {
 			return err
 		}
 	}
+}
+
+// cutOff says that nothing answers a message to the end, the session being idle, or that
+// the answer was aborted although nobody wanted that.
+func (a answers) cutOff(serverEnded bool) bool {
+	if len(a.list) == 0 {
+		return true
+	}
+	last := a.list[len(a.list)-1]
+	return last.fault == nil && !last.completed || serverEnded && last.aborted()
 }
 
 // again has a stored message run: its server lost it, or ended before it was answered.

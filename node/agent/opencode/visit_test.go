@@ -83,7 +83,7 @@ func TestAVisitPromptsAsTheSessionIsPromptedAndUnderAnIdOfItsOwn(t *testing.T) {
 	if stored, err := v.Stored(t.Context(), "k"); err != nil || !stored {
 		t.Errorf("stored: %v, %v", stored, err)
 	}
-	if err := v.Finish(t.Context(), "k"); err != nil {
+	if err := v.Finish(t.Context(), "k", false); err != nil {
 		t.Error(err)
 	}
 	f.mu.Lock()
@@ -161,7 +161,7 @@ func TestWhatAPushedTurnAsksIsDecidedByPolicyAndNobodyIsWaitedFor(t *testing.T) 
 			}
 			f.await("the ask", func() bool { return len(f.asks[c.kind]) > 0 })
 			done := make(chan error, 1)
-			go func() { done <- v.Finish(t.Context(), "k") }()
+			go func() { done <- v.Finish(t.Context(), "k", false) }()
 			f.await("an answer", func() bool { return len(f.replies) > 0 })
 			f.locked(func() { // the turn ends, whatever the leftover does to the fake's
 				if f.busy[s.ID] != nil {
@@ -190,7 +190,7 @@ func TestAMessageThatNothingAnswersIsRunAgainAndThenGivenUp(t *testing.T) {
 			if err := v.Prompt(t.Context(), agent.Prompt{Key: "k", Text: "mail"}); err != nil {
 				t.Fatal(err)
 			}
-			err := v.Finish(t.Context(), "k")
+			err := v.Finish(t.Context(), "k", false)
 			if never := answers == 9; errors.Is(err, agent.ErrNotRun) != never || err != nil && !never {
 				t.Errorf("got %v", err)
 			}
@@ -198,6 +198,45 @@ func TestAMessageThatNothingAnswersIsRunAgainAndThenGivenUp(t *testing.T) {
 			defer f.mu.Unlock()
 			if len(f.prompts) != 3 || len(f.prompts[1].Parts) != 0 || f.prompts[1].MessageID != f.prompts[0].MessageID {
 				t.Errorf("prompts %+v", f.prompts)
+			}
+		})
+	}
+}
+
+func TestATurnThatTheEndOfTheServerCutOffIsRunAgain(t *testing.T) {
+	aborted := map[string]any{"time": completed, "error": map[string]any{"name": "MessageAbortedError", "data": map[string]any{"message": "Aborted"}}}
+	for name, c := range map[string]struct {
+		answer  map[string]any
+		resumed bool
+		prompts int
+	}{
+		"killed":                       {map[string]any{}, true, 2},
+		"killed, seen by this process": {map[string]any{}, false, 2},
+		// The server at a URL outlives the node: somebody wanted that.
+		"aborted by somebody": {aborted, true, 1},
+		"failed":              {map[string]any{"time": completed, "error": map[string]any{"name": "APIError"}}, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, a, s := visited(t)
+			f.onPrompt = func(f *fakeServer, p fakePrompt) {
+				if f.store(p); len(f.prompts) == 1 {
+					f.step(p, "half", c.answer)
+				} else {
+					f.finish(p, "whole")
+				}
+			}
+			v := enter(t, a, s.ID)
+			defer v.Leave()
+			if err := v.Prompt(t.Context(), agent.Prompt{Key: "k", Text: "mail"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Finish(t.Context(), "k", c.resumed); err != nil {
+				t.Error(err)
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if len(f.prompts) != c.prompts {
+				t.Errorf("%d prompts", len(f.prompts))
 			}
 		})
 	}

@@ -71,13 +71,13 @@ func (w *watcher) settle(ctx context.Context, n note) (time.Duration, error) {
 	}
 	defer v.Leave()
 	if n.Accepted {
-		return 0, w.finish(ctx, v, n)
+		return 0, w.finish(ctx, v, n, true)
 	}
-	return w.resolve(ctx, v, n, errors.New("the node ended before the session had the message"))
+	return w.resolve(ctx, v, n, true, errors.New("the node ended before the session had the message"))
 }
 
 // resolve asks the session whether it has what a note says.
-func (w *watcher) resolve(ctx context.Context, v agent.Visit, n note, why error) (time.Duration, error) {
+func (w *watcher) resolve(ctx context.Context, v agent.Visit, n note, resumed bool, why error) (time.Duration, error) {
 	stored, err := v.Stored(ctx, n.Key)
 	switch {
 	case errors.Is(err, agent.ErrNoSession):
@@ -87,11 +87,11 @@ func (w *watcher) resolve(ctx context.Context, v agent.Visit, n note, why error)
 	case !stored:
 		return w.p.cfg.Retry, w.putBack(ctx, n, why)
 	}
-	return 0, w.accept(ctx, v, n)
+	return 0, w.accept(ctx, v, n, resumed)
 }
 
 // accept commits what the session has and sees its turn through.
-func (w *watcher) accept(ctx context.Context, v agent.Visit, n note) error {
+func (w *watcher) accept(ctx context.Context, v agent.Visit, n note, resumed bool) error {
 	w.p.at(atCommit)
 	err := w.project.Update(ctx, func(s *ocm.State) error {
 		ours := n.ours(s)
@@ -116,14 +116,14 @@ func (w *watcher) accept(ctx context.Context, v agent.Visit, n note) error {
 	}
 	w.fine()
 	w.log.Info("opencomms: delivered", "session", n.Recipient, "messages", n.ids())
-	return w.finish(ctx, v, n)
+	return w.finish(ctx, v, n, resumed)
 }
 
 // finish waits for the end of the turn. What becomes of it is the session's own matter:
 // the messages are delivered.
-func (w *watcher) finish(ctx context.Context, v agent.Visit, n note) error {
+func (w *watcher) finish(ctx context.Context, v agent.Visit, n note, resumed bool) error {
 	w.p.at(atFinish)
-	err := v.Finish(ctx, n.Key)
+	err := v.Finish(ctx, n.Key, resumed)
 	if err != nil && !errors.Is(err, agent.ErrNoSession) && !errors.Is(err, agent.ErrNotRun) {
 		return err // it may go on: the note stays
 	}
@@ -193,9 +193,9 @@ func (w *watcher) send(ctx context.Context, recipient string) (time.Duration, er
 		return 0, ctx.Err()
 	}
 	if err != nil {
-		return w.resolve(ctx, v, n, err)
+		return w.resolve(ctx, v, n, false, err)
 	}
-	return 0, w.accept(ctx, v, n)
+	return 0, w.accept(ctx, v, n, false)
 }
 
 // owns says whether this node is to deliver to a session.

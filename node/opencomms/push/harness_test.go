@@ -50,6 +50,7 @@ type host struct {
 	down     bool  // nothing is answered
 	leaves   bool  // with the next prompt it goes down
 	prompts  []agent.Prompt
+	resumed  []bool        // what Finish was told
 	hold     chan struct{} // turns end when it is closed; nil: at once
 	changed  chan struct{}
 }
@@ -172,7 +173,8 @@ func (v visit) Stored(_ context.Context, key string) (bool, error) {
 	return err == nil, nil
 }
 
-func (v visit) Finish(ctx context.Context, _ string) error {
+func (v visit) Finish(ctx context.Context, _ string, resumed bool) error {
+	v.h.with(func() { v.h.resumed = append(v.h.resumed, resumed) })
 	v.h.mu.Lock()
 	hold := v.h.hold
 	v.h.mu.Unlock()

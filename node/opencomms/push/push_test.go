@@ -308,6 +308,9 @@ func TestWithoutTheOptInOnlyWhatWasUnderWayIsBroughtToItsEnd(t *testing.T) {
 	close(hold)
 	p, _ = r.start(func(c *push.Config) { c.Enabled = false; c.Projects = func() []string { return nil } })
 	r.eventually("the note is gone", func() bool { return p.Notes() == 0 })
+	if got := r.host.resumed; !slices.Equal(got, []bool{false, true}) {
+		t.Errorf("resumed %v", got)
+	}
 	if e := r.message(second); e.Status != ocm.StatusPending || p.Status() != nil {
 		t.Errorf("%+v, status %v", e.EnvelopeFields, p.Status())
 	}
