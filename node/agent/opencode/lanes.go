@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// lanes lets one turn at a time into each session. The runner keeps that order
-// already; here it is enforced, because a prompt to a busy session would be taken
-// into the running turn and never be answered.
+// lanes lets one turn or visit at a time into each session: a prompt to a busy session
+// would be taken into the running turn and never be answered. Between turns the runner
+// keeps that order already.
 type lanes struct {
 	// mu guards the following fields.
 	mu   sync.Mutex
@@ -45,6 +45,13 @@ func (l *lanes) enter(ctx context.Context, name string) (leave func(), err error
 		l.drop(name, x)
 		return nil, context.Cause(ctx)
 	}
+}
+
+// taken says whether somebody has the lane of that name, or waits for it.
+func (l *lanes) taken(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[name] != nil
 }
 
 func (l *lanes) drop(name string, x *lane) {

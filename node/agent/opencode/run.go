@@ -293,7 +293,7 @@ func (r *run) unseen(ctx context.Context, c client, busy bool) (*api.Outcome, er
 		return r.interrupted("the message is gone from its session"), nil
 	case r.sent == 0 && busy:
 		// Somebody types in this session. A prompt now would enter that turn.
-		r.tell("waiting: the session is in use")
+		r.tell(sessionInUse)
 		return nil, nil
 	case r.sent == 0:
 		return r.send(ctx, c)

@@ -10,6 +10,9 @@ import (
 	"opencode-mesh/protocol/api"
 )
 
+// sessionInUse is what is told of a turn that waits for its session.
+const sessionInUse = "waiting: the session is in use"
+
 // enter makes sure that the turn has a session that is alive, finds or makes one
 // if need be, and takes its lane.
 func (r *run) enter(ctx context.Context, c client) (*api.Outcome, error) {
@@ -120,7 +123,11 @@ func (r *run) takeLane(ctx context.Context, id string) error {
 		return nil
 	}
 	r.lane = id
-	return r.enterLane(ctx, "session\x00"+id)
+	name := "session\x00" + id
+	if r.lanes.taken(name) {
+		r.tell(sessionInUse)
+	}
+	return r.enterLane(ctx, name)
 }
 
 // sameDir compares directories as the server spells them, with links resolved.

@@ -267,9 +267,9 @@ func TestATurnAndAVisitAreNeverInASessionAtOnce(t *testing.T) {
 	v := enter(t, a, s.ID)
 	turn := newTurn(t, "alpha-1-aaaa", "x")
 	turn.Workspace.Dir, turn.Session.ID = s.Dir, s.ID
-	done, _ := begin(t, a, turn, newRecords())
-	// The turn is there, and looks at the session, but does not come in.
-	time.Sleep(50 * time.Millisecond)
+	host := newRecords()
+	done, _ := begin(t, a, turn, host)
+	host.awaitNote(t, "the session is in use")
 	f.mu.Lock()
 	if n := len(f.prompts); n != 0 {
 		t.Errorf("%d prompts during a visit", n)

@@ -207,11 +207,11 @@ func (w *watcher) owns(ctx context.Context, recipient string) (bool, error) {
 	case err != nil:
 		return false, err
 	case hosted.Sub:
-		w.log.Warn("opencomms: a sub-agent's session is a member; nothing is put into it", "session", recipient)
+		w.refuse(recipient, "it is a sub-agent's")
 		return false, nil
 	case !inside(w.project.Dir(), hosted.Dir):
 		// Whoever may write this file must not reach the sessions of other directories.
-		w.log.Warn("opencomms: a member's session is of another directory; nothing is put into it", "session", recipient, "dir", hosted.Dir)
+		w.refuse(recipient, "it is of another directory", "dir", hosted.Dir)
 		return false, nil
 	}
 	plugin, err := w.p.agent.Plugin(ctx, hosted.Dir, pluginNames)
@@ -302,8 +302,10 @@ func roles(s *ocm.State, session string) string {
 		if m == nil || b.Len()+len(m.RolePrompt) > MaxRoles {
 			continue
 		}
-		fmt.Fprintf(&b, "## OpenComms role instructions\n\nYou are %s on the channel %s. Your session id there is %s.\n\n%s\n\n",
-			mesh.CleanLine(m.Role), mesh.CleanLine(ch.Name), mesh.CleanLine(session), m.RolePrompt)
+		role, name, id := mesh.CleanLine(m.Role), mesh.CleanLine(ch.Name), mesh.CleanLine(session)
+		fmt.Fprintf(&b, "## OpenComms role instructions\n\nYou are %s on the channel %s. Where an answer is wanted, give it with the tool opencomms_send "+
+			"if it has your session id %s, else with the shell command: meshnode opencomms send %s --as %s --to ROLE --reply-to MESSAGE_ID -- TEXT\n\n%s\n\n",
+			role, name, id, name, id, m.RolePrompt)
 	}
 	return strings.TrimSpace(b.String())
 }

@@ -33,7 +33,8 @@ type watcher struct {
 	again   map[string][]string // the messages of a delivery that failed, by recipient
 	off     string
 	problem string
-	last    bool // nothing is left to do
+	refused map[string]bool // recipients of whom it was said why nothing is put into them
+	last    bool            // nothing is left to do
 }
 
 // outcome is the end of one delivery.
@@ -43,7 +44,7 @@ type outcome struct {
 }
 
 func newWatcher(p *Pusher, project *opencomms.Project, offered bool, log *slog.Logger) *watcher {
-	w := &watcher{p: p, project: project, offered: offered, log: log, done: make(chan outcome), active: map[string]bool{}, again: map[string][]string{}}
+	w := &watcher{p: p, project: project, offered: offered, log: log, done: make(chan outcome), active: map[string]bool{}, again: map[string][]string{}, refused: map[string]bool{}}
 	if p.agent == nil {
 		w.off = "the agent has no sessions to deliver to"
 	}
@@ -246,6 +247,17 @@ func (w *watcher) trouble(err error) {
 	w.mu.Unlock()
 	if news {
 		w.log.Warn("opencomms: delivery", "err", text)
+	}
+}
+
+// refuse says once why nothing is put into a session.
+func (w *watcher) refuse(recipient, why string, args ...any) {
+	w.mu.Lock()
+	said := w.refused[recipient]
+	w.refused[recipient] = true
+	w.mu.Unlock()
+	if !said {
+		w.log.Warn("opencomms: nothing is put into a session: "+why, append(args, "session", recipient)...)
 	}
 }
 
