@@ -32,7 +32,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request) {
 }
 
 func auditQuery(v url.Values) (q store.AuditQuery, err error) {
-	q = store.AuditQuery{Newest: v.Has("before"), Action: v.Get("action")}
+	q = store.AuditQuery{Newest: v.Has("before"), Action: v.Get("action"), Name: v.Get("name")}
 	if q.Newest && v.Has("after") {
 		return q, api.Errorf(api.CodeBadRequest, "after lists the oldest entry first and before the newest; give one of them")
 	}

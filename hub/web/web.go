@@ -53,6 +53,9 @@ type page struct {
 // pages are all of them, in the order of the navigation.
 var pages = []page{
 	{name: "fleet", pattern: "/{$}", path: "/", key: "f", first: asks("nodes", "/v1/nodes", "sessions", "/v1/bindings?fills=40")},
+	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings?fills=40")},
+	{name: "session", pattern: "/sessions/{controller}/{target}", first: ofSession},
+	{name: "audit", pattern: "/audit", path: "/audit", key: "a", first: ofAudit},
 }
 
 // waiting is what every page asks first: the tasks that wait for an answer.

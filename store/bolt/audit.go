@@ -81,7 +81,7 @@ func (s *Store) Audit(ctx context.Context, q store.AuditQuery) (page store.Audit
 				return err
 			}
 			last = e.Seq
-			if q.Action == "" || q.Action == e.Action {
+			if q.Matches(e) {
 				page.Entries = append(page.Entries, e)
 			}
 		}

@@ -104,6 +104,29 @@ var auditContracts = []contract{
 			same(t, actions(entries(t, s, store.AuditQuery{Action: "rare", Newest: newest, Limit: 2})), []string{"rare", "rare"})
 		}
 	}},
+	{"the audit log is searched for who acted and whom it was about", func(t *testing.T, s store.Store) {
+		for _, e := range []api.AuditEntry{
+			{Action: "join", Object: "alpha"},
+			{Action: "dispatched", Actor: "alpha", Object: "beta"},
+			{Action: "dispatched", Actor: "desk", Object: "beta, alpha and 3 more"},
+			{Action: "session_reset", Actor: "desk", Object: "desk -> alpha"},
+			{Action: "canceled", Actor: "desk", Object: "alpha-m5x2k9-7f3q"},
+			{Action: "login", Object: "alpha2"},
+		} {
+			ok(t, s.AppendAudit(t.Context(), e))
+		}
+		for _, c := range []struct {
+			q    store.AuditQuery
+			want []string
+		}{
+			{store.AuditQuery{Name: "alpha"}, []string{"join", "dispatched", "dispatched", "session_reset"}},
+			{store.AuditQuery{Name: "alpha", Action: "dispatched", Newest: true, Limit: 1}, []string{"dispatched", "dispatched"}},
+			{store.AuditQuery{Name: "desk"}, []string{"dispatched", "session_reset", "canceled"}},
+			{store.AuditQuery{Name: "alph"}, nil},
+		} {
+			same(t, actions(entries(t, s, c.q)), c.want)
+		}
+	}},
 	{"the audit log keeps its newest entries", func(t *testing.T, s store.Store) {
 		ok(t, s.PruneAudit(t.Context(), 3))
 		together(29, func(int) {

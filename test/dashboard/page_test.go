@@ -204,7 +204,8 @@ func (p *page) click(selector string) {
 // enter replaces what is in a field.
 func (p *page) enter(selector, text string) {
 	p.t.Helper()
-	p.do("enter into "+selector, chromedp.Focus(selector), chromedp.Clear(selector), chromedp.SendKeys(selector, text))
+	whole := chromedp.Evaluate[chromedp.Void](`document.querySelector(` + quote(selector) + `).select()`)
+	p.do("enter into "+selector, chromedp.Focus(selector), whole, chromedp.KeyEvent(text))
 }
 
 // press presses keys, wherever the focus is.
@@ -261,4 +262,10 @@ func (p *page) shoot(file string) {
 	if err := os.WriteFile(file, picture, 0o644); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// clickLink clicks an element that a list may draw anew at any moment, and so may have
+// no stable place for a mouse.
+func clickLink(selector string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](`document.querySelector(` + quote(selector) + `).click()`)
 }
