@@ -56,6 +56,9 @@ type Config struct {
 	NoOpencode bool
 	// NoFilter asks the hub not to filter that service.
 	NoFilter bool
+	// NoChannels keeps the node's OpenComms channels from the operators of its hub.
+	// Without it they see those of the workspaces, and those that are linked.
+	NoChannels bool
 	// OpencommsPush delivers to the push members of OpenComms channels in the workspaces
 	// whose sessions the agent hosts; the agent must be an agent.Prompter.
 	OpencommsPush bool

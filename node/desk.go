@@ -14,6 +14,7 @@ import (
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/board"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -24,6 +25,7 @@ type desk struct {
 	cfg      Config
 	instance string
 	box      *mail.Box
+	board    *board.Board
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -188,6 +190,7 @@ func (d *desk) Handler() http.Handler {
 	})
 	d.runner().Routes(mux)
 	d.box.Routes(mux)
+	d.board.Routes(mux)
 	mux.Get("/v1/status", func(w http.ResponseWriter, r *http.Request) {
 		tasks.WriteJSON(w, http.StatusOK, d.status(r.Context()))
 	})

@@ -49,6 +49,7 @@ func New(cfg Config) (*Node, error) {
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
 	d.status = n.Status
+	d.board = n.newBoard()
 	n.link, err = link.New(link.Config{
 		Profile: cfg.Profile, Host: d, Tunnel: cfg.Tunnel, Backoff: cfg.Backoff,
 		ReportInterval: cfg.ReportInterval, Log: cfg.Log,

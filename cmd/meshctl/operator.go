@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,8 +54,20 @@ func (m *Main) audit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", Short: "Print the audit log (operators)", Example: "  meshctl audit --json", Args: cobra.NoArgs,
 		RunE: m.with(func(cmd *cobra.Command, _ []string, c *client.Client) error {
-			for after := uint64(0); ; {
-				page, err := c.Audit(cmd.Context(), after)
+			last, _ := cmd.Flags().GetInt("last")
+			if last < 0 {
+				return cli.Usage("--last is at least 1")
+			}
+			q, cursor := url.Values{}, "after"
+			if action, _ := cmd.Flags().GetString("action"); action != "" {
+				q.Set("action", action)
+			}
+			if last > 0 {
+				cursor = "before"
+				q.Set(cursor, "")
+			}
+			for n := 0; ; {
+				page, err := c.Audit(cmd.Context(), q)
 				if err != nil {
 					return err
 				}
@@ -61,14 +75,19 @@ func (m *Main) audit() *cobra.Command {
 					if err := m.audited(cmd, e); err != nil {
 						return err
 					}
+					if n++; n == last {
+						return nil
+					}
 				}
 				if page.Next == 0 {
 					return nil
 				}
-				after = page.Next
+				q.Set(cursor, strconv.FormatUint(page.Next, 10))
 			}
 		}),
 	}
+	cmd.Flags().String("action", "", "only entries of this action, such as dispatched or login_refused")
+	cmd.Flags().Int("last", 0, "only so many entries, the newest first (default: all, the oldest first)")
 	cli.JSONFlag(cmd)
 	return cmd
 }

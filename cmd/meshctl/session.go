@@ -88,7 +88,7 @@ func (m *Main) runSessionList(cmd *cobra.Command, args []string, c *client.Clien
 	if controller == client.Caller {
 		controller = "" // all that may be seen
 	}
-	list, err := c.Sessions(cmd.Context(), controller, strings.Join(args, ""))
+	list, err := c.Sessions(cmd.Context(), controller, strings.Join(args, ""), 0)
 	if err != nil {
 		return err
 	}

@@ -22,16 +22,16 @@ func (m *Main) task() *cobra.Command {
 
 func (m *Main) taskList() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "list", Short: "List tasks, newest first", Example: "  meshctl task list --open --target beta", Args: cobra.NoArgs,
+		Use: "list", Short: "List tasks, newest first", Example: "  meshctl task list --open --target beta --search deploy", Args: cobra.NoArgs,
 		RunE: m.with(func(cmd *cobra.Command, _ []string, c *client.Client) error {
 			f := cmd.Flags()
 			q := url.Values{}
 			if open, _ := f.GetBool("open"); open {
 				q.Set("open", "true")
 			}
-			for _, name := range []string{"target", "controller"} {
+			for name, as := range map[string]string{"target": "target", "controller": "controller", "search": "q"} {
 				if v, _ := f.GetString(name); v != "" {
-					q.Set(name, v)
+					q.Set(as, v)
 				}
 			}
 			states, _ := f.GetStringArray("state")
@@ -64,6 +64,7 @@ func (m *Main) taskList() *cobra.Command {
 	f.Bool("open", false, "only tasks that are not settled")
 	f.String("target", "", "only tasks of this node")
 	f.String("controller", "", "only tasks of this controller (operators)")
+	f.String("search", "", "only tasks that have this text in their id, the names, the summary or the text of the dispatch, in any case")
 	f.StringArray("state", nil, "only tasks in this state (repeatable)")
 	f.Int("limit", api.DefaultPage, "at most so many")
 	cli.JSONFlag(cmd)

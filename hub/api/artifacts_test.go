@@ -40,8 +40,11 @@ func (s *shop) tunnelOf(secret string, h http.HandlerFunc) *tunnel.Session {
 	})
 	hc := &http.Client{Transport: &http.Transport{DialContext: session.DialContext}}
 	defer hc.CloseIdleConnections()
-	body := fmt.Sprintf(`{"protocol":%d,"journal_id":"j1","epoch":1,"instance":"p1"}`, api.ProtocolVersion)
-	resp, err := hc.Post("http://hub/v1/hello", "application/json", strings.NewReader(body))
+	body, err := json.Marshal(api.Hello{Protocol: api.ProtocolVersion, JournalID: "j1", Epoch: 1, Instance: "p1", AcceptFrom: s.helloAllow})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := hc.Post("http://hub/v1/hello", "application/json", bytes.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -44,6 +44,8 @@ type shop struct {
 	api    *hubapi.Server
 	url    string
 	hc     *http.Client
+	// helloAllow are whom the nodes of tunnelOf take anything from; none: everybody.
+	helloAllow []string
 }
 
 // lens lets a test stand between the handlers and their store.

@@ -272,6 +272,8 @@ func (s *Server) operatorRoutes(r chi.Router) {
 	r.Get("/credentials", s.credentials)
 	r.Post("/revoke/{name}", s.revoke)
 	r.Get("/audit", s.audit)
+	r.Get("/nodes/{node}/channels", s.channels)
+	r.Get("/nodes/{node}/channels/{id}/messages", s.channelMessages)
 }
 
 // plain answers with a fixed text.

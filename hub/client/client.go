@@ -208,9 +208,9 @@ func (c *Client) Revoke(ctx context.Context, name string) error {
 	return c.once(ctx, http.MethodPost, "/v1/revoke/"+url.PathEscape(name), nil, nil)
 }
 
-// Audit lists the audit log after an entry; operators only.
-func (c *Client) Audit(ctx context.Context, after uint64) (page api.AuditPage, err error) {
-	err = c.repeat(ctx, http.MethodGet, "/v1/audit?after="+strconv.FormatUint(after, 10), nil, &page)
+// Audit lists the audit log; query as in GET /v1/audit, operators only.
+func (c *Client) Audit(ctx context.Context, query url.Values) (page api.AuditPage, err error) {
+	err = c.repeat(ctx, http.MethodGet, "/v1/audit?"+query.Encode(), nil, &page)
 	return page, err
 }
 

@@ -199,8 +199,10 @@ func TestRequestsSayWhoAsksAndForWhichTask(t *testing.T) {
 	_, err2 := c.Envelope(ctx, api.Dispatch{Targets: []api.DispatchTarget{{Name: "beta&x"}}, Text: "[opencode-mesh v1]\n", New: true, Workspace: "shop", TTLMS: 1, AutoAnswer: "^y", AutoCompact: 80})
 	_, err3 := c.Tasks(ctx, url.Values{"state": {"done"}})
 	_, err4 := c.Credentials(ctx)
-	_, err5 := c.Audit(ctx, 7)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	_, err5 := c.Audit(ctx, url.Values{"before": {"7"}, "action": {"join"}})
+	_, err6 := c.Channels(ctx, "b/x")
+	_, err7 := c.ChannelMessages(ctx, "b", "p.c/d", 3, "9.a")
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		t.Fatal(err)
 	}
 	var paths []string
@@ -210,7 +212,7 @@ func TestRequestsSayWhoAsksAndForWhichTask(t *testing.T) {
 			t.Errorf("%s: header %v", call.path, call.header)
 		}
 	}
-	want := []string{"POST /v1/tasks/a%2Fb/cancel", "POST /v1/envelopes?auto_answer=%5Ey&auto_compact=80&new=true&target=beta%26x&ttl_ms=1&workspace=shop", "GET /v1/tasks?state=done", "GET /v1/credentials", "GET /v1/audit?after=7"}
+	want := []string{"POST /v1/tasks/a%2Fb/cancel", "POST /v1/envelopes?auto_answer=%5Ey&auto_compact=80&new=true&target=beta%26x&ttl_ms=1&workspace=shop", "GET /v1/tasks?state=done", "GET /v1/credentials", "GET /v1/audit?action=join&before=7", "GET /v1/nodes/b%2Fx/channels", "GET /v1/nodes/b/channels/p.c%2Fd/messages?before=9.a&limit=3"}
 	if !slices.Equal(paths, want) {
 		t.Errorf("got %q", paths)
 	}

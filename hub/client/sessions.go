@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"opencode-mesh/protocol/api"
 )
@@ -12,10 +13,14 @@ import (
 const Caller = "-"
 
 // Sessions lists the bound sessions of a controller and a target; "" stands for
-// every one that the client may see.
-func (c *Client) Sessions(ctx context.Context, controller, target string) ([]api.Session, error) {
+// every one that the client may see. Each has so many of its newest fills.
+func (c *Client) Sessions(ctx context.Context, controller, target string, fills int) ([]api.Session, error) {
+	q := pair(controller, target)
+	if fills > 0 {
+		q.Set("fills", strconv.Itoa(fills))
+	}
 	var out api.SessionList
-	err := c.repeat(ctx, http.MethodGet, "/v1/bindings?"+pair(controller, target).Encode(), nil, &out)
+	err := c.repeat(ctx, http.MethodGet, "/v1/bindings?"+q.Encode(), nil, &out)
 	return out.Sessions, err
 }
 

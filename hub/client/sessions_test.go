@@ -15,8 +15,8 @@ import (
 func TestSessionsAreAskedForByWhatIsNamed(t *testing.T) {
 	s := newStub(t, func(_ int, w http.ResponseWriter, _ *http.Request) { give(w, struct{}{}) })
 	c, ctx := s.client(""), context.Background()
-	_, err1 := c.Sessions(ctx, "", "")
-	_, err2 := c.Sessions(ctx, "ci", "beta")
+	_, err1 := c.Sessions(ctx, "", "", 0)
+	_, err2 := c.Sessions(ctx, "ci", "beta", 9)
 	_, err3 := c.Session(ctx, client.Caller, "be/ta", "a&b")
 	_, err4 := c.Digests(ctx, "ci", "beta", "shop")
 	_, err5 := c.Digests(ctx, client.Caller, "beta", "")
@@ -29,7 +29,7 @@ func TestSessionsAreAskedForByWhatIsNamed(t *testing.T) {
 		paths = append(paths, call.method+" "+call.path)
 	}
 	want := []string{
-		"GET /v1/bindings?", "GET /v1/bindings?controller=ci&target=beta", "GET /v1/bindings/-/be%2Fta?workspace=a%26b",
+		"GET /v1/bindings?", "GET /v1/bindings?controller=ci&fills=9&target=beta", "GET /v1/bindings/-/be%2Fta?workspace=a%26b",
 		"GET /v1/digests?controller=ci&target=beta&workspace=shop", "GET /v1/digests?controller=-&target=beta", "GET /v1/tasks/t%2F1/artifacts",
 	}
 	if !slices.Equal(paths, want) {

@@ -76,7 +76,7 @@ func (n *Node) SetServices(list []api.Service) {
 
 // List is what the node offers to a caller, without passwords.
 func (n *Node) List(by Caller) ([]api.ServiceInfo, error) {
-	if err := n.takes(by); err != nil {
+	if err := n.Takes(by); err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
@@ -91,8 +91,8 @@ func (n *Node) List(by Caller) ([]api.ServiceInfo, error) {
 	return out, nil
 }
 
-// takes refuses callers that the node takes nothing from.
-func (n *Node) takes(by Caller) error {
+// Takes refuses callers that the node takes nothing from.
+func (n *Node) Takes(by Caller) error {
 	if len(n.allow) > 0 && !slices.Contains(n.allow, by.ID) && !slices.Contains(n.allow, by.Name) {
 		return api.Errorf(api.CodeRefused, "node %s takes nothing from %s", n.name, by.Name)
 	}
@@ -106,7 +106,7 @@ func (n *Node) readOnly(s api.Service) bool {
 
 // admit finds a service, for a caller that the node takes anything from.
 func (n *Node) admit(service string, by Caller) (api.Service, error) {
-	if err := n.takes(by); err != nil {
+	if err := n.Takes(by); err != nil {
 		return api.Service{}, err
 	}
 	n.mu.Lock()

@@ -76,6 +76,19 @@ func (c *Client) MailReceipts(ctx context.Context, rs api.MailReceipts) (done ap
 	return done, err
 }
 
+// Channels lists the OpenComms channels that the node shows.
+func (c *Client) Channels(ctx context.Context) (list api.ChannelList, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/opencomms/channels", nil, &list)
+	return list, err
+}
+
+// ChannelMessages are those of one of them; query is limit and before.
+func (c *Client) ChannelMessages(ctx context.Context, project, name string, query url.Values) (page api.ChannelMessages, err error) {
+	path := "/v1/opencomms/channels/" + url.PathEscape(project) + "/" + url.PathEscape(name) + "/messages?" + query.Encode()
+	err = c.call(ctx, http.MethodGet, path, nil, &page)
+	return page, err
+}
+
 // passed are the headers of a request for a file that its node gets.
 var passed = []string{"Range", "If-Range"}
 

@@ -189,6 +189,7 @@ type Link struct {
 	Here        string `json:"here"` // name of this node
 	Project     string `json:"project"`
 	Channel     string `json:"channel"`
+	ChannelID   string `json:"channel_id"`
 	Node        string `json:"node"`
 	PeerChannel string `json:"peer_channel"`
 	// State is LinkOpen, LinkWaiting or LinkClosing.
@@ -274,7 +275,7 @@ func (a *Across) Links() ([]Link, error) {
 // view is a link for people.
 func (a *Across) view(l *link) (Link, error) {
 	v := Link{
-		ID: l.ID, Here: a.node, Project: l.Project, Channel: l.Channel, Node: l.Peer, PeerChannel: l.PeerChannel, State: LinkWaiting,
+		ID: l.ID, Here: a.node, Project: l.Project, Channel: l.Channel, ChannelID: l.ChannelID, Node: l.Peer, PeerChannel: l.PeerChannel, State: LinkWaiting,
 		Members: l.Members, Shown: []string{}, Proxies: []Proxy{},
 	}
 	switch {
