@@ -21,16 +21,20 @@ type Config struct {
 	Node string
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+	// Retry is the time until something that has to wait is tried again, unless the file
+	// changes before; 0: DefaultRetry.
+	Retry time.Duration
 	// Log gets what an operator should see; nil: discarded.
 	Log *slog.Logger
 }
 
 // Across keeps the links of a node. Its methods are safe for concurrent use.
 type Across struct {
-	box  *mail.Box
-	node string
-	now  func() time.Time
-	log  *slog.Logger
+	box   *mail.Box
+	node  string
+	now   func() time.Time
+	log   *slog.Logger
+	retry time.Duration
 
 	linking sync.Mutex // held by Link and Unlink
 
@@ -43,9 +47,12 @@ type Across struct {
 // New makes the links of a box and registers them there as what knows the mail of
 // OpenComms. Call it before the box is attached to a hub, and then Run.
 func New(cfg Config) *Across {
-	a := &Across{box: cfg.Box, node: cfg.Node, now: cfg.Now, log: cfg.Log, workers: map[string]*worker{}}
+	a := &Across{box: cfg.Box, node: cfg.Node, now: cfg.Now, log: cfg.Log, retry: cfg.Retry, workers: map[string]*worker{}}
 	if a.now == nil {
 		a.now = time.Now
+	}
+	if a.retry <= 0 {
+		a.retry = DefaultRetry
 	}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
@@ -88,7 +95,8 @@ func (a *Across) serve(project string) {
 	if w == nil {
 		w = newWorker(a, project)
 		a.workers[project] = w
-		a.work.Go(func() { w.run(a.ctx) })
+		ctx := a.ctx
+		a.work.Go(func() { w.run(ctx) })
 	}
 	w.poke()
 }

@@ -302,7 +302,10 @@ func (a *Across) view(l *link) (Link, error) {
 		v.Incoming = count(tx, bucketIn, l.ID, MaxLinkDepth)
 		return nil
 	})
-	if l.RosterCode != "" {
+	switch {
+	case l.Stranger:
+		v.Trouble = fmt.Sprintf("the name %s belongs to another machine than when the channels were linked; unlink and link again if that is right", l.Peer)
+	case l.RosterCode != "":
 		v.Trouble = fmt.Sprintf("%s was not reached: %s", l.Peer, Reason(known(l.RosterCode)))
 	}
 	a.mu.Lock()
@@ -312,8 +315,11 @@ func (a *Across) view(l *link) (Link, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		v.WaitsFor = w.waits[l.ID]
-		if w.trouble != "" {
+		switch {
+		case w.trouble != "":
 			v.Trouble = w.trouble
+		case v.WaitsFor == codeChannelGone:
+			v.Trouble = "the channel is gone, or another one has its name; unlink it"
 		}
 	}
 	return v, err

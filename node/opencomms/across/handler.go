@@ -146,16 +146,25 @@ func (a *Across) receiveRoster(tx *bolt.Tx, m api.Mail, body roster) error {
 	if err != nil {
 		return err
 	}
-	if l == nil || !l.same(m) {
+	if l != nil && !l.same(m) {
+		return edit(tx, l.ID, func(l *link) error {
+			l.Stranger = true
+			return nil
+		})
+	}
+	if l == nil {
 		if body.Closed {
 			return remove(tx, bucketOffers, offered)
 		}
-		if b := tx.Bucket([]byte(bucketOffers)); b != nil && b.Get(offered) == nil && b.Stats().KeyN >= MaxOffers {
+		if b := tx.Bucket([]byte(bucketOffers)); b != nil && b.Get(offered) == nil && countAt(tx, bucketOffers, nil, MaxOffers) >= MaxOffers {
 			return nil // told again when it is asked for
 		}
 		return put(tx, bucketOffers, offered, offer{Peer: m.From, PeerID: m.FromID, Roster: body, AtMS: m.SentMS})
 	}
-	return edit(tx, l.ID, func(l *link) error { return a.take(tx, l, body, m.FromID) })
+	return edit(tx, l.ID, func(l *link) error {
+		l.Stranger = false
+		return a.take(tx, l, body, m.FromID)
+	})
 }
 
 // take puts what a roster says into a link.

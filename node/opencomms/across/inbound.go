@@ -45,7 +45,7 @@ func (r *rate) take(now time.Time) (wait time.Duration) {
 }
 
 // takeIn puts into the file what came, in order.
-func (w *worker) takeIn(ctx context.Context, l *link, _ *ocm.State) error {
+func (w *worker) takeIn(ctx context.Context, l *link, s *ocm.State) error {
 	for ctx.Err() == nil {
 		var k []byte
 		in := new(incoming)
@@ -63,12 +63,12 @@ func (w *worker) takeIn(ctx context.Context, l *link, _ *ocm.State) error {
 		if err != nil || k == nil {
 			return err
 		}
-		row, code, err := w.relay(ctx, l, in, first)
+		row, code, err := w.relay(ctx, l, s, in, first)
 		var refusal *engine.Refusal
 		switch {
 		case errors.As(err, &refusal) && passing[refusal.Code]:
 			w.waiting(l, string(refusal.Code))
-			w.later(retryAfter)
+			w.later(w.a.retry)
 			return nil
 		case errors.As(err, &refusal):
 			code = string(refusal.Code)
@@ -80,7 +80,7 @@ func (w *worker) takeIn(ctx context.Context, l *link, _ *ocm.State) error {
 		}
 		if err := w.settle(ctx, l, k, in, row, code); errors.Is(err, mail.ErrFull) {
 			w.waiting(l, waitOutbox)
-			w.later(retryAfter)
+			w.later(w.a.retry)
 			return nil
 		} else if err != nil {
 			return err
@@ -99,13 +99,15 @@ var errLinkRate = errors.New("the link's minute is full")
 
 // relay puts one message into the file, if it is not there. It returns the row, or why
 // it will never be one.
-func (w *worker) relay(ctx context.Context, l *link, in *incoming, first string) (*ocm.Envelope, string, error) {
+func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming, first string) (*ocm.Envelope, string, error) {
 	m := in.Message
 	if l.Closed {
 		return nil, codeUnlinked, nil
 	}
 	p, to := l.proxyOf(m.From), l.exported(m.To)
 	switch {
+	case l.channel(s) == nil:
+		return nil, string(engine.ChannelMissing), nil
 	case p == nil:
 		return nil, string(engine.NotMember), nil
 	case to == nil:
@@ -144,7 +146,7 @@ func (w *worker) relay(ctx context.Context, l *link, in *incoming, first string)
 				r = &rate{}
 				w.rates[l.ID] = r
 			}
-			if wait := r.take(time.Now()); wait > 0 {
+			if wait := r.take(w.a.now()); wait > 0 {
 				w.later(wait)
 				return errLinkRate
 			}
@@ -212,7 +214,7 @@ func (w *worker) followUp(ctx context.Context, l *link, s *ocm.State) error {
 		return nil
 	})
 	if errors.Is(err, mail.ErrFull) {
-		w.later(retryAfter)
+		w.later(w.a.retry)
 		return nil
 	}
 	return err

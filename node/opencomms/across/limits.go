@@ -19,6 +19,9 @@ const (
 	// LinkRate is how many messages a link puts into a channel in a minute; copies of
 	// one broadcast are one. What is more waits.
 	LinkRate = 60
+	// DefaultRetry is the time until a pass that failed, or found something that has to
+	// wait, is made again; a change of the file comes before it.
+	DefaultRetry = 3 * time.Second
 	// MaxEnded is how many messages of a link are shown after they ended.
 	MaxEnded = 200
 )
@@ -29,9 +32,6 @@ const (
 	// pruneStep is how many old records one new one removes at most: more than come.
 	pruneStep = 16
 
-	// retryAfter is the time until a pass that failed, or found something that has to
-	// wait, is made again; a change of the file comes before it.
-	retryAfter = 3 * time.Second
 	// rosterRetry is the time until a roster that came back is sent again.
 	rosterRetry = time.Minute
 	// linkWindow is the window of LinkRate.

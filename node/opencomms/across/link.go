@@ -36,8 +36,10 @@ type link struct {
 	// PeerLink is the other side's id of the link, "" as long as it has none. PeerID
 	// is the identity of the node that first showed its roster: a node that takes the
 	// name later is another.
-	PeerLink string         `json:"peer_link,omitempty"`
-	PeerID   string         `json:"peer_id,omitempty"`
+	PeerLink string `json:"peer_link,omitempty"`
+	PeerID   string `json:"peer_id,omitempty"`
+	// Stranger: another node has the name now. Nothing is sent to it.
+	Stranger bool           `json:"stranger,omitempty"`
 	Remote   []rosterMember `json:"remote,omitempty"`
 	Proxies  []proxy        `json:"proxies,omitempty"`
 }

@@ -3,6 +3,8 @@ package across
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -19,6 +21,10 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 	if err != nil {
 		return err
 	}
+	if l.Stranger {
+		return nil // nothing is sent to somebody else who has the name now
+	}
+	exports := w.exports(l, s)
 	var fresh []outgoing
 	system, take := map[string]bool{}, false
 	for _, p := range l.Proxies {
@@ -38,6 +44,10 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 			}
 			if depth+len(fresh) >= MaxLinkDepth {
 				break // what follows must not overtake
+			}
+			if joined(l, exports, row.Sender) {
+				w.later(time.Millisecond)
+				break // the other side hears of its sender first
 			}
 			fresh = append(fresh, w.outgoing(l, p, row))
 			take = true
@@ -81,6 +91,17 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 		}
 		return nil
 	})
+}
+
+// joined reports whether a member that the other side may see was not told to it yet.
+func joined(l *link, exports []export, session string) bool {
+	for _, e := range exports {
+		if e.Session == session {
+			old := l.export(session)
+			return old == nil || old.Role != e.Role
+		}
+	}
+	return false
 }
 
 // noted are the messages of a link that are in the journal and were not sent, and how
@@ -159,66 +180,42 @@ func continued(tx *bolt.Tx, m *message) error {
 	return nil
 }
 
+// sendStep is how many messages one commit hands to the mail.
+const sendStep = 16
+
+// verdict is what is to be done with a message of the journal.
+type verdict struct {
+	key []byte
+	outgoing
+	state, code string
+}
+
 // send hands to the mail what is out of the file, in order.
 func (w *worker) send(ctx context.Context, l *link, s *ocm.State) error {
-	type item struct {
-		key []byte
-		outgoing
-	}
-	var all []item
+	var all []verdict
 	err := w.a.box.View(func(tx *bolt.Tx) error {
 		return walk(tx, bucketOut, key(l.ID, ""), func(k []byte, o *outgoing) error {
-			all = append(all, item{k, *o})
+			if state, code := judge(l.channel(s), s, o.Message); state != stateNoted {
+				all = append(all, verdict{k, *o, state, code})
+			}
 			return nil
 		})
 	})
 	if err != nil {
 		return err
 	}
-	ch := l.channel(s)
-	for _, o := range all {
-		m := o.Message
-		state, code := stateSent, ""
-		row, there := s.Messages.Get(m.ID)
-		switch {
-		case !there && ch == nil:
-			state, code = stateDropped, codeChannelGone
-		case !there: // removed by the bound of the file; it is here
-		case row.Status == ocm.StatusDelivered:
-		case row.Status == ocm.StatusPending || row.Status == ocm.StatusInFlight:
-			continue
-		default:
-			state, code = stateDropped, codeRemoved
-		}
-		if state == stateSent {
-			switch {
-			case !isID(ocm.PrefixMessage, m.ID):
-				state, code = stateRefused, string(engine.InvalidID)
-			case m.From == "":
-				state, code = stateRefused, codeNotShown
-			case ch != nil && m.Hops > hopsOf(ch):
-				state, code = stateRefused, string(engine.HopLimit)
-			}
-		}
+	for step := range slices.Chunk(all, sendStep) {
 		err := w.a.box.Update(ctx, func(tx *bolt.Tx) error {
-			if err := remove(tx, bucketOut, o.key); err != nil {
-				return err
+			for _, v := range step {
+				if err := w.carryOut(tx, l, v); err != nil {
+					return err
+				}
 			}
-			t := new(trace)
-			if ok, err := get(tx, bucketTraces, key(l.ID, m.ID), t); err != nil || !ok {
-				return err
-			}
-			if state != stateSent {
-				return w.a.end(tx, l, t, state, code)
-			}
-			return errors.Join(
-				w.a.mark(tx, l, t, stateSent),
-				w.a.box.Send(tx, api.Mail{ID: mail.NewID(), Kind: kindMessage, To: l.Peer, Lane: l.lane(), Body: encode(m)}),
-			)
+			return nil
 		})
 		if errors.Is(err, mail.ErrFull) {
 			w.waiting(l, waitOutbox)
-			w.later(retryAfter)
+			w.later(w.a.retry)
 			return nil
 		}
 		if err != nil {
@@ -226,6 +223,48 @@ func (w *worker) send(ctx context.Context, l *link, s *ocm.State) error {
 		}
 	}
 	return nil
+}
+
+// judge says what becomes of a message of the journal, as its row stands; stateNoted
+// is that it has to wait.
+func judge(ch *ocm.Channel, s *ocm.State, m message) (state, code string) {
+	row, there := s.Messages.Get(m.ID)
+	switch {
+	case !there && ch == nil:
+		return stateDropped, codeChannelGone
+	case !there: // removed by the bound of the file; the journal has it
+	case row.Status == ocm.StatusPending || row.Status == ocm.StatusInFlight:
+		return stateNoted, ""
+	case row.Status != ocm.StatusDelivered:
+		return stateDropped, codeRemoved
+	}
+	switch {
+	case !isID(ocm.PrefixMessage, m.ID):
+		return stateRefused, string(engine.InvalidID)
+	case m.From == "":
+		return stateRefused, codeNotShown
+	case ch != nil && m.Hops > hopsOf(ch):
+		return stateRefused, string(engine.HopLimit)
+	}
+	return stateSent, ""
+}
+
+// carryOut does it.
+func (w *worker) carryOut(tx *bolt.Tx, l *link, v verdict) error {
+	if err := remove(tx, bucketOut, v.key); err != nil {
+		return err
+	}
+	m, t := v.Message, new(trace)
+	if ok, err := get(tx, bucketTraces, key(l.ID, m.ID), t); err != nil || !ok {
+		return err
+	}
+	if v.state != stateSent {
+		return w.a.end(tx, l, t, v.state, v.code)
+	}
+	return errors.Join(
+		w.a.mark(tx, l, t, stateSent),
+		w.a.box.Send(tx, api.Mail{ID: mail.NewID(), Kind: kindMessage, To: l.Peer, Lane: l.lane(), Body: encode(m)}),
+	)
 }
 
 // hopsOf is the hop limit of a channel.

@@ -165,12 +165,15 @@ func walk[V any](tx *bolt.Tx, bucket string, prefix []byte, fn func(k []byte, v 
 }
 
 // count is the number of records of a link, up to limit.
-func count(tx *bolt.Tx, bucket, link string, limit int) (n int) {
+func count(tx *bolt.Tx, bucket, link string, limit int) int {
+	return countAt(tx, bucket, key(link, ""), limit)
+}
+
+func countAt(tx *bolt.Tx, bucket string, prefix []byte, limit int) (n int) {
 	b := tx.Bucket([]byte(bucket))
 	if b == nil {
 		return 0
 	}
-	prefix := key(link, "")
 	c := b.Cursor()
 	for k, _ := c.Seek(prefix); n < limit && k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		n++

@@ -26,6 +26,15 @@ const proxyPrompt = "Stands for a member on another machine. Its messages come f
 
 // announce tells the other side who is here, when that changed.
 func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
+	if l.Closed {
+		// What was taken out of the file goes first: behind this there is no sender any
+		// more over there.
+		noted, _, err := w.noted(l)
+		if err != nil || len(noted) > 0 {
+			w.later(time.Millisecond)
+			return err
+		}
+	}
 	exports := w.exports(l, s)
 	body := roster{Link: l.ID, Channel: l.PeerChannel, FromChannel: l.Channel, Closed: l.Closed, Members: []rosterMember{}}
 	for _, e := range exports {
@@ -41,7 +50,7 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 		if l.Closed {
 			return nil // they cannot be told, and need not be
 		}
-		if wait := time.Until(w.rosterAt[l.ID].Add(rosterRetry)); wait > 0 {
+		if wait := w.rosterAt[l.ID].Add(rosterRetry).Sub(w.a.now()); wait > 0 {
 			w.later(wait)
 			return nil
 		}
@@ -59,7 +68,7 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 		return w.a.box.Send(tx, m)
 	})
 	if err == nil {
-		w.rosterAt[l.ID] = time.Now()
+		w.rosterAt[l.ID] = w.a.now()
 	}
 	return err
 }

@@ -88,7 +88,7 @@ func (w *worker) fail(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
-		w.later(retryAfter)
+		w.later(w.a.retry)
 	}
 	w.mu.Lock()
 	before := w.trouble
@@ -156,6 +156,9 @@ func (w *worker) serve(ctx context.Context, id string) error {
 			return err
 		}); err != nil {
 			return err
+		}
+		if l.channel(s) == nil && !l.Closed {
+			w.waiting(l, codeChannelGone)
 		}
 		if err := step(ctx, l, s); err != nil {
 			return err
