@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,15 +39,15 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 		defer os.RemoveAll(dir)
 		w := newWorld(t, dir, "alpha", "beta")
 		defer w.close()
-		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
 		for name, s := range w.sides {
 			s.create("review", engine.CreateRequest{MaxHops: 3}, members[name]...)
 		}
 		w.sides["alpha"].link("review", "beta")
 		w.sides["beta"].link("review", "alpha")
 		w.settle()
-		loss := rapid.IntRange(0, 40).Draw(t, "loss")
-		w.post.lose = func() bool { return rng.IntN(100) < loss }
+		var loss atomic.Int64 // percent
+		w.post.lose = func() bool { return rand.Int64N(100) < loss.Load() }
+		loss.Store(int64(rapid.IntRange(0, 40).Draw(t, "loss")))
 		var sent []sentMessage
 		broken := map[string][]byte{}
 		side := func() *side {
@@ -134,7 +135,7 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 			}
 		}
 		// Everything heals, and comes to rest.
-		loss = 0
+		loss.Store(0)
 		for _, s := range w.sides {
 			mend(t, s, broken)
 			s.connect()

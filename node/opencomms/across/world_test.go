@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -29,7 +30,13 @@ import (
 	"opencode-mesh/store/boltdb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Each check syncs files some hundred times. -rapid.checks=N, but not 100, has its way.
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set("20")
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // tester is what *testing.T and *rapid.T have in common.
 type tester interface {
