@@ -55,6 +55,7 @@ var pages = []page{
 	{name: "fleet", pattern: "/{$}", path: "/", key: "f", first: asks("nodes", "/v1/nodes", "sessions", "/v1/bindings?fills=40")},
 	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings?fills=40")},
 	{name: "session", pattern: "/sessions/{controller}/{target}", first: ofSession},
+	{name: "channels", pattern: "/channels", path: "/channels", key: "c", first: asks("nodes", "/v1/nodes")},
 	{name: "audit", pattern: "/audit", path: "/audit", key: "a", first: ofAudit},
 }
 

@@ -21,5 +21,9 @@ export const maxAskedSessions = 8;
 export const maxDiffCells = 1_000_000;
 /** Lines of a digest that are shown at first. */
 export const maxDigestLines = 200;
-/** Characters of a text that is not the page's own, where it has room. */
+/** Characters of a text that is not the page's own, where it has room; of a message, at first. */
 export const maxPassage = 2000;
+/** Messages of a channel that are shown at once. */
+export const channelPage = 50;
+/** How often channels are asked for again while somebody looks. */
+export const channelEvery = 10_000;
