@@ -269,3 +269,13 @@ func (p *page) shoot(file string) {
 func clickLink(selector string) chromedp.Action[chromedp.Void] {
 	return chromedp.Evaluate[chromedp.Void](`document.querySelector(` + quote(selector) + `).click()`)
 }
+
+// chooseOption chooses in a list as a reader does.
+func chooseOption(selector, value string) chromedp.Action[chromedp.Void] {
+	return chromedp.Evaluate[chromedp.Void](`{
+		const list = document.querySelector(` + quote(selector) + `);
+		list.value = ` + quote(value) + `;
+		list.dispatchEvent(new Event("input", {bubbles: true}));
+		list.dispatchEvent(new Event("change", {bubbles: true}));
+	}`)
+}
