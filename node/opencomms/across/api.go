@@ -137,7 +137,7 @@ func (a *Across) Unlink(ctx context.Context, r UnlinkRequest) (Link, error) {
 		}
 		made = all[0]
 		made.Closed, made.RosterSum = true, ""
-		if made.PeerLink != "" {
+		if made.PeerLink != "" && !made.Stranger {
 			// It may be linked again without the other side doing anything.
 			o := offer{Peer: made.Peer, PeerID: made.PeerID, AtMS: a.nowMS(), Roster: roster{
 				Link: made.PeerLink, Channel: made.Channel, FromChannel: made.PeerChannel, Members: made.Remote,

@@ -147,10 +147,16 @@ func (a *Across) receiveRoster(tx *bolt.Tx, m api.Mail, body roster) error {
 		return err
 	}
 	if l != nil && !l.same(m) {
-		return edit(tx, l.ID, func(l *link) error {
-			l.Stranger = true
+		if body.Closed {
 			return nil
-		})
+		}
+		return errors.Join(
+			put(tx, bucketOffers, offered, offer{Peer: m.From, PeerID: m.FromID, Roster: body, AtMS: m.SentMS}),
+			edit(tx, l.ID, func(l *link) error {
+				l.Stranger = true
+				return nil
+			}),
+		)
 	}
 	if l == nil {
 		if body.Closed {

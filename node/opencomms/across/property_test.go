@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"opencode-mesh/node/opencomms/engine"
-	"opencode-mesh/node/opencomms/statefile"
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
@@ -49,7 +47,7 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 		w.post.lose = func() bool { return rand.Int64N(100) < loss.Load() }
 		loss.Store(int64(rapid.IntRange(0, 40).Draw(t, "loss")))
 		var sent []sentMessage
-		broken := map[string][]byte{}
+		broken := map[string]func(){} // sides whose file is not valid, and what mends it
 		side := func() *side {
 			return w.sides[rapid.SampledFrom([]string{"alpha", "beta"}).Draw(t, "side")]
 		}
@@ -60,7 +58,6 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 			if s == far {
 				far = w.sides["beta"]
 			}
-			state := filepath.Join(s.dir, statefile.Dir, "state.json")
 			usable := broken[s.name] == nil
 			switch rapid.SampledFrom([]string{"send", "send", "send", "reply", "broadcast", "work", "work", "pump", "pull", "kill", "kill", "away", "back", "pause", "time", "break", "mend"}).Draw(t, "what") {
 			case "send", "reply", "broadcast":
@@ -121,23 +118,21 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 				w.pass(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
 			case "break":
 				if usable {
-					data, err := os.ReadFile(state)
-					if err != nil {
-						t.Fatal(err)
-					}
-					broken[s.name] = data
-					if err := os.WriteFile(state, []byte("{"), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					broken[s.name] = s.spoil()
 				}
 			case "mend":
-				mend(t, s, broken)
+				if !usable {
+					broken[s.name]()
+					delete(broken, s.name)
+				}
 			}
 		}
 		// Everything heals, and comes to rest.
 		loss.Store(0)
 		for _, s := range w.sides {
-			mend(t, s, broken)
+			if broken[s.name] != nil {
+				broken[s.name]()
+			}
 			s.connect()
 			s.change(func(st *ocm.State) { engine.Find(st, "review").Paused = false })
 		}
@@ -148,15 +143,6 @@ func TestEveryMessageArrivesOnceOrItsSenderIsTold(t *testing.T) {
 		w.settle()
 		check(t, w, sent)
 	})
-}
-
-func mend(t *rapid.T, s *side, broken map[string][]byte) {
-	if data := broken[s.name]; data != nil {
-		if err := os.WriteFile(filepath.Join(s.dir, statefile.Dir, "state.json"), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		delete(broken, s.name)
-	}
 }
 
 // check holds the files against what was sent.

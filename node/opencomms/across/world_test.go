@@ -25,6 +25,7 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
+	"opencode-mesh/node/opencomms/statefile"
 	"opencode-mesh/protocol/api"
 	ocm "opencode-mesh/protocol/opencomms"
 	"opencode-mesh/store/boltdb"
@@ -203,6 +204,7 @@ type side struct {
 	mux     http.Handler
 	project *opencomms.Project
 	online  bool
+	life    int // how often it was killed
 }
 
 // world is machines and a post, with a clock of their own.
@@ -275,12 +277,31 @@ func (s *side) disconnect() {
 
 // crash kills the machine and starts it again.
 func (s *side) crash() {
+	s.life++
 	s.disk.left.Store(-1)
 	s.box.Detach()
 	_ = s.box.Close()
 	s.open()
 	if s.online {
 		s.connect()
+	}
+}
+
+// spoil makes the state file one that is not valid, until what it returns is called.
+func (s *side) spoil() (mend func()) {
+	s.t.Helper()
+	path := filepath.Join(s.dir, statefile.Dir, "state.json")
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte("{"), 0o600)
+	}
+	if err != nil {
+		s.t.Fatalf("%v", err)
+	}
+	return func() {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			s.t.Fatalf("%v", err)
+		}
 	}
 }
 
