@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -59,6 +60,18 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, filter func(*eve
 	}
 	out.value("", api.EventBeat, api.Beat{At: s.cfg.Now()})
 	s.pump(ctx, out, sub)
+	switch {
+	case ctx.Err() == nil && errors.Is(sub.Err(), events.ErrLagged):
+		s.cut(r, "lagged")
+	case out.stalled:
+		s.cut(r, "stalled")
+	}
+}
+
+// cut notes that a stream was ended because its client did not keep up.
+func (s *Server) cut(r *http.Request, why string) {
+	s.cfg.Metrics.StreamCut(why)
+	s.cfg.Log.Info("an event stream was cut: its client does not read", "reason", why, "by", who(r).Identity.Name, "peer", s.peer(r))
 }
 
 // hold enters a request that stays open, so that a revocation ends it, and the hub's
@@ -93,8 +106,12 @@ func (s *Server) pump(ctx context.Context, out *sse, sub *events.Sub) {
 		case <-beat.C:
 			out.value("", api.EventBeat, api.Beat{At: s.cfg.Now()})
 		case e, ok := <-sub.C:
-			if !ok {
-				return // did not keep up, or the hub stops: the client resumes
+			if !ok { // did not keep up, or the hub stops: the client resumes
+				if errors.Is(sub.Err(), events.ErrLagged) {
+					out.value("", api.EventCut, api.Cut{Reason: "events came faster than they were read; resume after the last one"})
+					out.flush()
+				}
+				return
 			}
 			out.event(s.cfg.Bus.ID(e), e.Type, e.JSON())
 			for more := true; more && out.err == nil; { // one flush for what waits already
@@ -118,18 +135,31 @@ type sse struct {
 	rc    *http.ResponseController
 	limit time.Duration // for one write
 	err   error
+	// stalled says that err came when that time was over.
+	stalled bool
+	begun   time.Time // of the present write
 }
 
 func (o *sse) event(id, typ string, data []byte) {
 	if o.err != nil {
 		return
 	}
-	_ = o.rc.SetWriteDeadline(time.Now().Add(o.limit))
+	o.begun = time.Now()
+	_ = o.rc.SetWriteDeadline(o.begun.Add(o.limit))
+	var err error
 	if id != "" {
-		_, o.err = fmt.Fprintf(o.w, "id: %s\nevent: %s\ndata: %s\n\n", id, typ, data)
-		return
+		_, err = fmt.Fprintf(o.w, "id: %s\nevent: %s\ndata: %s\n\n", id, typ, data)
+	} else {
+		_, err = fmt.Fprintf(o.w, "event: %s\ndata: %s\n\n", typ, data)
 	}
-	_, o.err = fmt.Fprintf(o.w, "event: %s\ndata: %s\n\n", typ, data)
+	o.note(err)
+}
+
+// note keeps the first failure.
+func (o *sse) note(err error) {
+	if err != nil && o.err == nil {
+		o.err, o.stalled = err, time.Since(o.begun) >= o.limit
+	}
 }
 
 func (o *sse) value(id, typ string, v any) {
@@ -144,7 +174,7 @@ func (o *sse) value(id, typ string, v any) {
 // reached while it is silent.
 func (o *sse) flush() {
 	if o.err == nil {
-		o.err = o.rc.Flush()
+		o.note(o.rc.Flush())
 	}
 	if o.err == nil {
 		_ = o.rc.SetWriteDeadline(time.Time{})

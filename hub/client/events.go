@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
 )
 
 // maxEvent bounds one event of a stream, in bytes.
@@ -96,6 +97,11 @@ func (c *Client) stream(ctx context.Context, path, last string, fn func(api.Even
 		e, err := readEvent(r, func() { watch.Reset(c.pace.silence) })
 		if err != nil {
 			return fmt.Errorf("%w: the event stream ended: %w", ErrUnreachable, err)
+		}
+		if e.Type == api.EventCut {
+			var cut api.Cut
+			_ = json.Unmarshal(e.Data, &cut)
+			return fmt.Errorf("%w: the hub ended the event stream: %s", ErrUnreachable, mesh.CleanLine(cut.Reason))
 		}
 		if err := fn(e); err != nil {
 			return err

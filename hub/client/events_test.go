@@ -174,3 +174,15 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestWhyTheHubEndsAStreamIsToldAndTheStreamResumed(t *testing.T) {
+	s := feed(t, "id: g-1\nevent: task\ndata: {}\n\nevent: cut\ndata: {\"reason\":\"too\\u001b[2J slow\"}\n\n", "id: g-2\nevent: task\ndata: {}\n\n")
+	var lost []string
+	got := collect(t, s.client(""), 2, func(err error) { lost = append(lost, err.Error()) })
+	if !slices.Equal(got, []string{"g-1 task {}", "g-2 task {}"}) || len(lost) != 1 || !strings.HasSuffix(lost[0], "the hub ended the event stream: too slow") {
+		t.Errorf("got %q, lost %q", got, lost)
+	}
+	if ids := resumes(s); !slices.Equal(ids, []string{"", "g-1"}) {
+		t.Errorf("resumed with %q", ids)
+	}
+}

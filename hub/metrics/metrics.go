@@ -26,6 +26,7 @@ type Metrics struct {
 	seconds    *prometheus.HistogramVec
 	mailTaken  prometheus.Counter
 	mailEnded  *prometheus.CounterVec
+	cuts       *prometheus.CounterVec
 	superseded prometheus.Counter
 	forked     prometheus.Counter
 	taskTime   prometheus.Histogram
@@ -61,6 +62,8 @@ func New(version string, g Gauges) *Metrics {
 			Name: "mesh_mail_taken_total", Help: "Mails of nodes that the hub took."}),
 		mailEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mesh_mail_ended_total", Help: "Mails that were delivered or returned."}, []string{"state"}),
+		cuts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mesh_event_streams_cut_total", Help: "Event streams that were ended because their client did not keep up, by reason."}, []string{"reason"}),
 		superseded: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mesh_nodes_superseded_total", Help: "Connections that took the name of another process's over."}),
 		forked: prometheus.NewCounter(prometheus.CounterOpts{
@@ -68,7 +71,7 @@ func New(version string, g Gauges) *Metrics {
 		taskTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mesh_task_seconds", Help: "Time from creation to the end of a task.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 10)}),
 	}
-	m.reg.MustRegister(m.settled, m.offers, m.late, m.logins, m.requests, m.seconds, m.mailTaken, m.mailEnded, m.superseded, m.forked, m.taskTime,
+	m.reg.MustRegister(m.settled, m.offers, m.late, m.logins, m.requests, m.seconds, m.mailTaken, m.mailEnded, m.cuts, m.superseded, m.forked, m.taskTime,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_nodes_online", Help: "Nodes with an open tunnel."}, g.NodesOnline),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mesh_mail_waiting", Help: "Mails that wait for their target."}, func() float64 {
@@ -136,6 +139,10 @@ func (m *Metrics) MailEnded(state string) { m.mailEnded.WithLabelValues(state).I
 
 // LoginRefused counts a refused login; reason is from the closed set of access.
 func (m *Metrics) LoginRefused(reason string) { m.logins.WithLabelValues(reason).Inc() }
+
+// StreamCut counts an event stream whose client did not keep up: "lagged" when too many
+// events waited for it, "stalled" when one could not be written in time.
+func (m *Metrics) StreamCut(reason string) { m.cuts.WithLabelValues(reason).Inc() }
 
 // Superseded counts a name that was taken over by another process.
 func (m *Metrics) Superseded() { m.superseded.Inc() }

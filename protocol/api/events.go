@@ -10,6 +10,7 @@ const (
 	EventNode   = "node"   // data: Node
 	EventResync = "resync" // data: Resync
 	EventBeat   = "beat"   // data: Beat; a real event, so that watchdogs see it
+	EventCut    = "cut"    // data: Cut; the last one: the hub ends the stream
 )
 
 // EventHeartbeat is how often a silent event stream sends EventBeat.
@@ -23,6 +24,12 @@ type Resync struct {
 // Beat keeps an event stream alive and carries the hub's time.
 type Beat struct {
 	At time.Time `json:"at"`
+}
+
+// Cut tells a client that did not keep up that its stream ends. It may come back and
+// resume.
+type Cut struct {
+	Reason string `json:"reason"`
 }
 
 // Event is one event as a client hands it on.

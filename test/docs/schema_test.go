@@ -37,7 +37,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"ServiceList": reflect.TypeFor[api.ServiceList](), "ServiceInfo": reflect.TypeFor[api.ServiceInfo](), "Handover": reflect.TypeFor[api.Handover](),
 		"ChannelList": reflect.TypeFor[api.ChannelList](), "Channel": reflect.TypeFor[api.Channel](), "ChannelMember": reflect.TypeFor[api.ChannelMember](),
 		"ChannelProblem": reflect.TypeFor[api.ChannelProblem](), "ChannelMessages": reflect.TypeFor[api.ChannelMessages](), "ChannelMessage": reflect.TypeFor[api.ChannelMessage](),
-		"Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
+		"Cut": reflect.TypeFor[api.Cut](), "Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
 	},
 	tunnelDoc: {
 		"Service": reflect.TypeFor[api.Service](),
