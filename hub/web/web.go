@@ -16,6 +16,7 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"opencode-mesh/hub/access"
@@ -53,6 +54,10 @@ type page struct {
 // pages are all of them, in the order of the navigation.
 var pages = []page{
 	{name: "fleet", pattern: "/{$}", path: "/", key: "f", first: asks("nodes", "/v1/nodes", "sessions", "/v1/bindings?fills=40")},
+	{name: "dispatch", pattern: "/dispatch", path: "/dispatch", key: "d", first: asks("nodes", "/v1/nodes", "me", "/v1/whoami")},
+	{name: "tasks", pattern: "/tasks", path: "/tasks", key: "t", first: tasksOf},
+	{name: "task", pattern: "/tasks/{id}", first: taskOf},
+	{name: "questions", pattern: "/questions", path: "/questions", key: "q", first: asks()},
 	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings?fills=40")},
 	{name: "session", pattern: "/sessions/{controller}/{target}", first: ofSession},
 	{name: "channels", pattern: "/channels", path: "/channels", key: "c", first: asks("nodes", "/v1/nodes")},
@@ -69,6 +74,26 @@ func asks(list ...string) func(*http.Request) map[string]string {
 		all[list[i]] = list[i+1]
 	}
 	return func(*http.Request) map[string]string { return all }
+}
+
+// taskPage is how many tasks the list of them asks for at once; limits.js has it too.
+const taskPage = "200"
+
+// tasksOf is the newest page of the tasks that the filters of the page's address let
+// through.
+func tasksOf(r *http.Request) map[string]string {
+	q := url.Values{"limit": {taskPage}}
+	for _, name := range []string{"q", "state", "target", "controller", "open"} {
+		if v := r.URL.Query().Get(name); v != "" {
+			q.Set(name, v)
+		}
+	}
+	return map[string]string{"tasks": "/v1/tasks?" + q.Encode()}
+}
+
+// taskOf is the task of the page's path.
+func taskOf(r *http.Request) map[string]string {
+	return map[string]string{"task": "/v1/tasks/" + url.PathEscape(r.PathValue("id"))}
 }
 
 // Web serves the dashboard. Safe for concurrent use.

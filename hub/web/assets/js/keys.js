@@ -6,7 +6,7 @@ const shortcuts = []; // {keys, text, fn}
 let pending = "";
 let pendingAt = 0;
 
-/** keys is "?" or "g f"; text says what it does. */
+/** keys is "?" or "g f"; text says what it does, "" of one that another's text tells of. */
 export function shortcut(keys, text, fn) {
   shortcuts.push({ keys, text, fn });
 }
@@ -41,7 +41,7 @@ function help() {
     el("div", { class: "head" },
       el("h2", { id: "keys-title" }, t("keys.title")),
       el("button", { type: "button", on: { click: () => dialog.close() } }, t("close"))),
-    el("table", null, el("tbody", null, shortcuts.map((s) => el("tr", null, el("th", { scope: "row" }, keysOf(s)), el("td", null, s.text))))),
+    el("table", null, el("tbody", null, shortcuts.filter((s) => s.text).map((s) => el("tr", null, el("th", { scope: "row" }, keysOf(s)), el("td", null, s.text))))),
   );
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

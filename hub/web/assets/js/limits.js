@@ -27,3 +27,30 @@ export const maxPassage = 2000;
 export const channelPage = 50;
 /** How often channels are asked for again while somebody looks. */
 export const channelEvery = 10_000;
+/** Events that wait for the next frame of a page in the background. */
+export const maxPending = 5000;
+/** Tasks that the list of tasks keeps. */
+export const maxTasks = 10_000;
+/** Tasks that are asked for at once. */
+export const taskPage = 200;
+/** Nodes that the dispatch page offers at once; the search finds the others. */
+export const maxOffered = 100;
+/** Targets of one dispatch, as the hub has it. */
+export const maxTargets = 5000;
+/** Bytes of a task's text, as the hub has it. */
+export const maxText = 1020 * 1024;
+/** Targets whose progress the dispatch page shows one by one. */
+export const maxProgress = 100;
+/** Options of a question that are shown, and characters of an answer. */
+export const maxOptions = 50;
+export const maxAnswer = 65_536;
+/** Questions on their page, and those that are kept there after their end. */
+export const maxQuestions = 200;
+export const maxClosed = 20;
+/** Characters of a long text that are shown at once. */
+export const maxShown = 20_000;
+/** Bytes of a file that a preview reads. */
+export const maxPreviewText = 256 * 1024;
+export const maxPreviewImage = 8 * 1024 * 1024;
+/** Steps of a task's life that the hub keeps. */
+export const maxLife = 64;
