@@ -31,3 +31,23 @@ func ofAudit(r *http.Request) map[string]string {
 	}
 	return map[string]string{"audit": "/v1/audit?" + ask.Encode()}
 }
+
+// taskPage is how many tasks the list of them asks for at once; limits.js has it too.
+const taskPage = "200"
+
+// tasksOf is the newest page of the tasks that the filters of the page's address let
+// through.
+func tasksOf(r *http.Request) map[string]string {
+	q := url.Values{"limit": {taskPage}}
+	for _, name := range []string{"q", "state", "target", "controller", "open"} {
+		if v := r.URL.Query().Get(name); v != "" {
+			q.Set(name, v)
+		}
+	}
+	return map[string]string{"tasks": "/v1/tasks?" + q.Encode()}
+}
+
+// taskOf is the task of the page's path.
+func taskOf(r *http.Request) map[string]string {
+	return map[string]string{"task": "/v1/tasks/" + url.PathEscape(r.PathValue("id"))}
+}

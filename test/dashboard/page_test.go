@@ -8,7 +8,6 @@ package dashboard
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,10 +18,12 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"opencode-mesh/test/fleet"
 )
@@ -208,10 +209,21 @@ func (p *page) enter(selector, text string) {
 	p.do("enter into "+selector, chromedp.Focus(selector), whole, chromedp.KeyEvent(text))
 }
 
-// press presses keys, wherever the focus is.
+// press presses keys, wherever the focus is. As on a keyboard, a key and what it types
+// are one event, so that a page which takes the key keeps it from being typed.
 func (p *page) press(keys string) {
 	p.t.Helper()
-	p.do(fmt.Sprintf("press %q", keys), chromedp.KeyEvent(keys))
+	for _, r := range keys {
+		events := kb.Encode(r)
+		down := *events[0]
+		for _, e := range events {
+			if e.Type == kb.KeyChar {
+				down.Text, down.UnmodifiedText = e.Text, e.UnmodifiedText
+			}
+		}
+		call(p, input.DispatchKeyEvent, down)
+		call(p, input.DispatchKeyEvent, *events[len(events)-1])
+	}
 }
 
 // login logs in at a page that needs it, and waits until that is shown.

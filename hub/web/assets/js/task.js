@@ -80,6 +80,8 @@ const length = (ms) => (ms < 1000 ? t("task.ms", { count: number(Math.max(0, Mat
 function life() {
   const steps = task.life || [];
   const list = [];
+  // To a node that is there a task is offered in the commit that makes it.
+  if (steps[0]?.state !== "queued") list.push(el("li", { class: "step" }, el("div", { class: "row" }, el("span", { class: "state idle" }, t("task.created")), el("time", { datetime: task.created_at }, exactTime(task.created_at))), el("p", { class: "plain hint" }, t("step.queued"))));
   steps.forEach((s, i) => {
     list.push(step(s, steps[i - 1]));
     if (i === 0 && steps.length >= maxLife) list.push(el("li", { class: "hint" }, t("task.life.cut")));

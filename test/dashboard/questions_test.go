@@ -1,0 +1,95 @@
+//go:build browser
+
+package dashboard
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/test/fleet"
+)
+
+func TestAQuestionIsAnsweredInOneClick(t *testing.T) {
+	f := fleet.New(t)
+	ctl := f.Ctl("desk", "--operator")
+	f.Node("alpha", f.Demo())
+	ctl.Online("alpha")
+	p := newPage(t, f)
+	p.login("/questions")
+	p.shows("Nothing waits for an answer.")
+	task := func(text string) string {
+		t.Helper()
+		tasks, out := ctl.Dispatch("alpha", "--detach", "--", text)
+		if len(tasks) != 1 {
+			t.Fatalf("%+v", out)
+		}
+		return tasks[0].Task
+	}
+	state := func(id string) (v api.Task) {
+		t.Helper()
+		ctl.Get("/v1/tasks/"+id+"?wait=30s", &v)
+		return v
+	}
+
+	id := task("ASK:Which colour?|red|blue")
+	p.shows("Which colour?")
+	p.until(`document.title.startsWith("(1) ")`)
+	p.until(`document.querySelector("#nav-questions .badge").textContent === "1"`)
+	p.click(`[data-task="` + id + `"] .option:nth-child(2)`)
+	p.shows("Answered by you: blue")
+	p.until(`!document.title.startsWith("(")`)
+	if v := state(id); v.State != api.StateDone {
+		t.Errorf("%+v", v)
+	}
+
+	// The badge is on every page, and a question on a task's own page is answered there,
+	// in words, by the keyboard.
+	id = task("ASK:Which name?")
+	p.until(`document.title.startsWith("(1) ")`)
+	p.open("/tasks/" + id)
+	p.until(`document.title.startsWith("(1) ")`)
+	p.shows("Which name?")
+	p.do("write", chromedp.Focus("#ask textarea"), chromedp.KeyEvent("hopper"))
+	p.press("\t")
+	p.press("\r")
+	p.shows("Answered by you: hopper")
+	p.until(`document.querySelector("#head .state.done")`)
+	if v := state(id); v.State != api.StateDone {
+		t.Errorf("%+v", v)
+	}
+
+	// Answered elsewhere.
+	p.open("/questions")
+	id = task("ASK:Which way?|left|right")
+	p.shows("Which way?")
+	if out := ctl.Run("task", "answer", id, "left"); out.Code != 0 {
+		t.Fatalf("%+v", out)
+	}
+	p.shows("It waits no longer: answered elsewhere")
+	p.until(`!document.querySelector('[data-task="` + id + `"] .option')`)
+
+	// Somebody else is first by a hair.
+	id = task("ASK:Which day?|today|tomorrow")
+	p.shows("Which day?")
+	p.do("be faster", chromedp.Evaluate[chromedp.Void](`(() => {
+  const real = window.fetch;
+  window.fetch = async (url, options) => {
+    if (String(url).endsWith("/answer")) await real(url, { ...options, body: JSON.stringify({ text: "yesterday" }) });
+    return real(url, options);
+  };
+})()`))
+	p.expect("409")
+	p.press("j") // the first card, of before
+	p.until(`document.activeElement.matches("article")`)
+	for range 5 {
+		if js[bool](p, `document.activeElement.dataset.task === `+quote(id)) {
+			break
+		}
+		p.press("j")
+	}
+	p.press("2")
+	p.shows("Not taken: it has been answered already")
+	p.hides("Answered by you: tomorrow")
+}
