@@ -3,7 +3,7 @@
 import { announce, el, replace, setText } from "./dom.js";
 import { post } from "./api.js";
 import { ago, exactTime, has, line, t } from "./text.js";
-import { maxOptions, maxAnswer } from "./limits.js";
+import { maxAnswer, maxOptions } from "./limits.js";
 import { hubNow } from "./live.js";
 import { isSettled } from "./taskview.js";
 
@@ -27,11 +27,12 @@ export class QuestionBox {
   words() {
     const q = this.question;
     const permission = q.kind === "permission";
+    this.limit = el("span", null, q.expires_at ? t(permission ? "question.rejected.at" : "question.assumed.at", { time: exactTime(q.expires_at), ago: ago(q.expires_at, hubNow()) }) : "");
     return [
       el("p", { class: "plain" },
         el("strong", null, t(permission ? "question.permission" : "question.asks")), " ",
         el("span", { class: "hint" }, t("question.asked", { time: exactTime(q.asked_at) }), " ",
-          q.expires_at ? t(permission ? "question.rejected.at" : "question.assumed.at", { time: exactTime(q.expires_at), ago: ago(q.expires_at, hubNow()) }) : "")),
+          this.limit)),
       el("pre", { class: "said", dir: "auto" }, q.text),
     ];
   }
@@ -110,6 +111,7 @@ export class QuestionBox {
     const focused = this.body.contains(document.activeElement);
     this.state = "closed";
     replace(this.body);
+    replace(this.limit);
     this.say(kind, text);
     if (focused) this.status.focus();
     else announce(text);

@@ -122,7 +122,10 @@ function show() {
 
 let files = "";
 let list = null;
+let whole = true; // the details belong to the state
+// showFiles waits for the details, which say what each file is.
 function showFiles() {
+  if (!whole) return;
   const now = JSON.stringify([task.attempt, task.artifacts, task.files]);
   if (now === files) return;
   files = now;
@@ -136,6 +139,7 @@ function showFiles() {
 function change(v) {
   const before = task.state;
   task = { ...task, activity: undefined, late_result: false, cancel_requested_at: undefined, ...v };
+  whole = false;
   if (before !== task.state) announce(stateText(task.state));
   show();
   reload();
@@ -158,6 +162,7 @@ async function load() {
     const got = await get(url);
     if (!again) { // else something has changed meanwhile
       task = got;
+      whole = true;
       show();
     }
     byId("problem").hidden = true;
