@@ -62,7 +62,7 @@ func (n note) ids() []string {
 func (n note) ours(s *opencomms.State) []*opencomms.Envelope {
 	var out []*opencomms.Envelope
 	for _, r := range n.Rows {
-		if e, ok := s.Messages.Get(r.ID); ok && e.Recipient == n.Recipient && e.Attempts == r.Attempts+1 {
+		if e, ok := s.Messages.Get(r.ID); ok && e.Attempts == r.Attempts+1 {
 			out = append(out, e)
 		}
 	}

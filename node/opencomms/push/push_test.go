@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,12 +129,57 @@ func TestWhatFailedIsTriedAloneAndBeforeWhatCameLater(t *testing.T) {
 	r.host.with(func() { r.host.refuse = nil })
 	r.awaitStatus(second, ocm.StatusDelivered)
 	r.awaitStatus(first, ocm.StatusDelivered)
-	r.host.mu.Lock()
-	defer r.host.mu.Unlock()
-	n := len(r.host.prompts)
-	if a, b := r.host.prompts[n-2].Text, r.host.prompts[n-1].Text; !strings.Contains(a, first) || strings.Contains(a, second) || !strings.Contains(b, second) {
-		t.Errorf("%q, then %q", a, b)
+	for _, text := range r.host.stored(t, builder) {
+		if strings.Contains(text, first) && strings.Contains(text, second) {
+			t.Errorf("both in one: %q", text)
+		}
 	}
+	if got := r.order(builder, []string{second, first}); got[0] != first {
+		t.Errorf("order %v", got)
+	}
+}
+
+func TestASessionThatIsGoneKeepsNothing(t *testing.T) {
+	r := newRig(t)
+	id := r.send(builder, "hello")
+	r.killed("prompt", "accept", func() {})
+	delete(r.host.sessions, builder)
+	p, _ := r.start()
+	r.awaitStatus(id, ocm.StatusPending)
+	r.eventually("nothing is under way", func() bool { return p.Notes() == 0 })
+	if q := r.queue(builder); !slices.Equal(q, []string{id}) {
+		t.Errorf("queue %v", q)
+	}
+}
+
+func TestAPauseThatEndsTooLateIsThatOfAnotherClock(t *testing.T) {
+	r := newRig(t)
+	r.pause(1000)
+	r.update(func(s *ocm.State) {
+		ch, _ := s.Channels.Get("review")
+		ch.Cooldowns.Set(builder, time.Now().Add(24*time.Hour).UnixMilli())
+	})
+	r.start()
+	r.awaitStatus(r.send(builder, "hello"), ocm.StatusDelivered)
+}
+
+func TestAProjectThatIsNotOfferedAnyMoreIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	var gone atomic.Bool
+	p, _ := r.start(func(c *push.Config) {
+		all := c.Projects()
+		c.Projects = func() []string {
+			if gone.Load() {
+				return nil
+			}
+			return all
+		}
+	})
+	r.awaitStatus(r.send(builder, "hello"), ocm.StatusDelivered)
+	gone.Store(true)
+	r.eventually("it is not watched", func() bool { return len(p.Status()) == 0 })
+	gone.Store(false)
+	r.awaitStatus(r.send(builder, "again"), ocm.StatusDelivered)
 }
 
 func TestAPromptWithoutAnAnswerThatArrivedIsCommittedAndNotRepeated(t *testing.T) {
@@ -202,10 +248,26 @@ func TestOnlyWhatThisNodeOwnsIsTouched(t *testing.T) {
 	r.join("ses_elsewhere", "Elsewhere", ocm.ModePush)
 	r.join("ses_foreign", "Foreign", ocm.ModePush)
 	r.join("ses_pull", "Puller", ocm.ModePull)
+	r.host.sessions["ses_claude"] = agent.Hosted{Dir: r.project.Dir()}
+	r.join("ses_claude", "Claude", ocm.ModePush)
+	r.update(func(s *ocm.State) {
+		ch, _ := s.Channels.Get("review")
+		engine.Member(ch, "ses_claude").Host = "claude-code"
+	})
 	var others []string
-	for _, to := range []string{"ses_sub", "ses_elsewhere", "ses_foreign", "ses_pull"} {
+	for _, to := range []string{"ses_sub", "ses_elsewhere", "ses_foreign", "ses_pull", "ses_claude"} {
 		others = append(others, r.send(to, "for "+to))
 	}
+	// In another channel the Builder looks for its mail itself.
+	if _, err := r.project.Create(t.Context(), engine.CreateRequest{Channel: "quiet", Member: &engine.NewMember{
+		Session: builder, Role: "Listener", RolePrompt: "Listen.", Host: "opencode", Mode: ocm.ModePull}}); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := r.project.Send(t.Context(), engine.Caller{Operator: true}, engine.SendRequest{Channel: "quiet", To: builder, Content: "psst"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	others = append(others, sent.MessageIDs[0])
 	// In flight by somebody else, to a session that is hosted here.
 	r.host.busy[reviewer] = true
 	flying := r.send(reviewer, "by a plugin")
@@ -302,7 +364,7 @@ func TestWithoutTheOptInOnlyWhatWasUnderWayIsBroughtToItsEnd(t *testing.T) {
 	first := r.send(builder, "first")
 	p, stop := r.start()
 	r.awaitStatus(first, ocm.StatusDelivered)
-	r.eventually("the turn runs", func() bool { return p.Notes() == 1 })
+	r.eventually("the turn is waited for", func() bool { r.host.mu.Lock(); defer r.host.mu.Unlock(); return len(r.host.resumed) == 1 })
 	stop()
 	second := r.send(builder, "second")
 	close(hold)
