@@ -4,6 +4,7 @@ GO           ?= go
 VERSION      ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 OPENCODE     ?= 1.18.33
 INSPECTOR    ?= 2.12.0
+AXE          ?= 4.14.1
 GOLANGCI     ?= v2.15.0
 FUZZTIME     ?= 30s
 COMMANDS     := meshhub meshnode meshctl
@@ -13,12 +14,14 @@ OPENCODE_DIR := .tools/node_modules/opencode-ai
 # In a directory of its own: npm removes from one what it did not just install.
 INSPECTOR_AT := .tools/mcp-inspector-$(INSPECTOR)
 INSPECTOR_DIR := $(INSPECTOR_AT)/node_modules/@modelcontextprotocol/inspector
+AXE_AT       := .tools/axe-$(AXE)
+AXE_DIR      := $(AXE_AT)/node_modules/axe-core
 LINTER       := .tools/bin/golangci-lint-$(GOLANGCI)
 
 # What a shell has set for a mesh of its own must not reach builds and tests.
 unexport MESH_PASSWORD MESH_DIR MESH_TASK_TOKEN
 
-.PHONY: help build build-all test test-all faults browser soak bench demo lint fuzz tools tools-browser clean
+.PHONY: help build build-all test test-all faults browser screenshots soak bench demo lint fuzz tools tools-browser clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +48,12 @@ $(INSPECTOR_DIR)/package.json:
 	@mkdir -p $(INSPECTOR_AT)
 	npm install --no-save --no-audit --no-fund --ignore-scripts --prefix $(INSPECTOR_AT) @modelcontextprotocol/inspector@$(INSPECTOR)
 
-tools-browser: tools ## Chromium and tmux, which the browser tests need, by apt
+$(AXE_DIR)/package.json:
+	@command -v npm >/dev/null || { echo "npm is missing: install Node.js 20 or newer (Debian: apt-get install nodejs npm)" >&2; exit 1; }
+	@mkdir -p $(AXE_AT)
+	npm install --no-save --no-audit --no-fund --ignore-scripts --prefix $(AXE_AT) axe-core@$(AXE)
+
+tools-browser: tools $(AXE_DIR)/package.json ## axe-core by npm, Chromium and tmux by apt, which the browser tests need
 	@missing=""; command -v tmux >/dev/null || missing="$$missing tmux"; \
 	  command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
 	  if [ -z "$$missing" ]; then exit 0; fi; \
@@ -63,6 +71,9 @@ faults: tools ## kills, frozen networks, full disks, copied directories: real pr
 
 browser: tools-browser ## the dashboard and the real opencode's web interface in Chromium, and opencode attach in a terminal
 	$(GO) test -tags browser -timeout 15m -count=1 ./test/browser/... ./test/dashboard/...
+
+screenshots: tools-browser ## the dashboard's pages as docs/screenshots shows them
+	$(GO) test -tags browser,screenshots -timeout 10m -count=1 -run Screenshots ./test/dashboard/
 
 test-all: test faults browser lint build-all demo-check ## all of it: adds fault and browser tests, linters, every platform and the demo
 
