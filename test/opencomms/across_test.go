@@ -3,6 +3,9 @@ package opencomms
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	opencomms "opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/engine"
+	"opencode-mesh/node/opencomms/statefile"
 	ocm "opencode-mesh/protocol/opencomms"
 	"opencode-mesh/test/fleet"
 )
@@ -54,11 +58,20 @@ func (m *machine) up() {
 	eventually(m.t, m.node.Name, func() bool { return m.node.Run("status").Code == 0 })
 }
 
+// kill kills the node. A lock that it leaves in the project counts as dead at once, not
+// after 15 s.
+func (m *machine) kill() {
+	m.t.Helper()
+	m.node.Kill()
+	long := time.Now().Add(-time.Hour)
+	_ = os.Chtimes(filepath.Join(m.dir, statefile.Dir, ".state.lock"), long, long) // if there is one
+}
+
 // ocm runs a command of meshnode opencomms.
 func (m *machine) ocm(args ...string) string {
 	m.t.Helper()
-	args = append([]string{"opencomms"}, args...)
-	out := m.node.Run(append(args, "--project", m.dir)...)
+	args = append([]string{"opencomms", "--project", m.dir}, args...)
+	out := m.node.Run(args...)
 	if out.Code != 0 {
 		m.t.Fatalf("meshnode %s: %d %s", strings.Join(args, " "), out.Code, out.Stderr)
 	}
@@ -177,6 +190,115 @@ func (m *member) ask(t *testing.T, content string) string {
 	return id
 }
 
+// Three machines, each linked with the others, whose members all send to all, while hub
+// and nodes are killed: every file has every message once, in the order of its sender.
+func TestThreeMachinesLoseAndDoubleNothingWhileEverythingIsKilled(t *testing.T) {
+	f := fleet.New(t)
+	all := []*machine{
+		newMachine(t, f, "alpha", "sess_a", "Builder"), newMachine(t, f, "beta", "sess_b", "Reviewer"), newMachine(t, f, "gamma", "sess_c", "Tester"),
+	}
+	for _, m := range all {
+		for _, other := range all {
+			if m != other {
+				m.ocm("link", "review", "--node", other.node.Name)
+			}
+		}
+	}
+	for _, m := range all {
+		eventually(t, "the others in the channel of "+m.node.Name, func() bool { return len(engine.Find(m.state(), "review").Members) == len(all) })
+	}
+	const rounds = 8
+	sent := map[string][]string{} // contents by role
+	for round := range rounds {
+		for _, m := range all {
+			text := fmt.Sprint(m.role, " says ", round)
+			_, err := m.project.Send(t.Context(), engine.Caller{Session: m.session}, engine.SendRequest{Channel: "review", Content: text, Broadcast: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent[m.role] = append(sent[m.role], text)
+		}
+		switch victim := round % 4; victim {
+		case 3:
+			f.Hub.Kill()
+			f.Hub.Start()
+		default:
+			all[victim].kill()
+			all[victim].node.Start()
+		}
+	}
+	for _, m := range all {
+		for _, other := range all {
+			if m == other {
+				continue
+			}
+			from := other.role + "-" + other.node.Name
+			var got []string
+			eventually(t, "the messages of "+from+" at "+m.node.Name, func() bool {
+				got = nil
+				for _, row := range m.state().Messages.All() {
+					if row.SenderRole == from && row.Recipient == m.session {
+						got = append(got, row.Content)
+					}
+				}
+				return len(got) >= rounds
+			})
+			if !slices.Equal(got, sent[other.role]) {
+				t.Errorf("%s has of %s: %q", m.node.Name, from, got)
+			}
+		}
+		for _, row := range m.state().Messages.All() {
+			if row.Type == ocm.TypeSystem {
+				t.Errorf("%s has the notice %q", m.node.Name, row.Content)
+			}
+		}
+	}
+}
+
+// What a person sees and types: offers, links, their end, and a channel whose node does
+// not run.
+func TestThePersonSeesAndEndsALink(t *testing.T) {
+	f := fleet.New(t)
+	alpha := newMachine(t, f, "alpha", "sess_builder", "Builder")
+	beta := newMachine(t, f, "beta", "sess_reviewer", "Reviewer")
+	alpha.ocm("link", "review", "--node", "beta")
+	beta.ocm("link", "review", "--node", "alpha")
+	alpha.awaitMember("Reviewer-beta")
+	beta.awaitMember("Builder-alpha")
+	if out := alpha.ocm("links"); !strings.Contains(out, "review") || !strings.Contains(out, "open") || !strings.Contains(out, alpha.dir) {
+		t.Errorf("links says %q", out)
+	}
+	sent, err := alpha.project.Send(t.Context(), engine.Caller{Session: alpha.session}, engine.SendRequest{Channel: "review", To: "Reviewer-beta", Content: "hello"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := sent.MessageIDs[0]
+	eventually(t, "the message", func() bool { return beta.row(id) != nil })
+	if _, err := beta.project.Pull(t.Context(), engine.Caller{Session: beta.session}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its end", func() bool { return strings.Contains(alpha.ocm("status", "review"), id+" to Reviewer-beta: delivered") })
+	if out := alpha.ocm("status"); !strings.Contains(out, "review is linked with review of beta: open\n  shows them Builder\n  Reviewer-beta stands for their Reviewer\n") {
+		t.Errorf("status says %q", out)
+	}
+	if out := alpha.ocm("unlink", "review", "--node", "beta"); !strings.Contains(out, "no longer linked with review of beta") {
+		t.Errorf("unlink says %q", out)
+	}
+	for _, m := range []*machine{alpha, beta} {
+		eventually(t, "the proxies gone", func() bool { return len(engine.Find(m.state(), "review").Members) == 1 })
+	}
+	eventually(t, "the link gone", func() bool { return len(alpha.across().Links) == 0 })
+	alpha.ocm("link", "review", "--node", "beta")
+	alpha.awaitMember("Reviewer-beta")
+	alpha.node.Stop()
+	if out := alpha.ocm("status"); !strings.Contains(out, "review has members of other machines, and no node runs that carries their mail") {
+		t.Errorf("status without a node says %q", out)
+	}
+	if out := alpha.node.Run("opencomms", "links"); out.Code == 0 || !strings.Contains(out.Stderr, "no node runs") {
+		t.Errorf("links without a node: %d %s", out.Code, out.Stderr)
+	}
+}
+
 // Two machines and a hub, a channel across them, question and answer between two MCP
 // members, with kills of everything in the middle.
 func TestQuestionAndAnswerCrossMachinesThroughKills(t *testing.T) {
@@ -209,10 +331,10 @@ func TestQuestionAndAnswerCrossMachinesThroughKills(t *testing.T) {
 		t.Fatalf("beta got %+v", got)
 	}
 	// Both nodes die with the answer under way.
-	beta.node.Kill()
+	beta.kill()
 	answer := reviewer.reply(t, question, "Yes.")
 	beta.node.Start()
-	alpha.node.Kill()
+	alpha.kill()
 	alpha.node.Start()
 	back := builder.await(t, 1)
 	if back[0].ID != answer || back[0].ReplyTo == nil || *back[0].ReplyTo != question || back[0].Hops != 1 || back[0].From != "Reviewer-beta" {

@@ -72,7 +72,7 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 	if !take {
 		return nil
 	}
-	return w.project.Update(ctx, func(s *ocm.State) error {
+	return w.update(ctx, func(s *ocm.State) error {
 		eng := w.project.Engine()
 		for _, p := range l.Proxies {
 			only := func(row *ocm.Envelope) bool {

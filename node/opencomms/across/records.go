@@ -47,7 +47,6 @@ type trace struct {
 // telling is a notice that a sender is to get.
 type telling struct {
 	Sender string `json:"sender"` // session
-	Proxy  string `json:"proxy"`  // session, "" if it is gone
 	Text   string `json:"text"`
 }
 

@@ -127,7 +127,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		there := engine.Member(ch, p.Session) != nil
 		return there != wanted(p) && !(p.Joined && !there)
 	}) {
-		err = w.project.Update(ctx, func(s *ocm.State) error {
+		err = w.update(ctx, func(s *ocm.State) error {
 			ch := l.channel(s)
 			if ch == nil {
 				return nil
@@ -137,7 +137,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 				there := engine.Member(ch, p.Session) != nil
 				switch {
 				case there && !wanted(*p):
-					w.unseat(s, ch, p)
+					w.unseat(s, ch, l, p)
 				case !there && !p.Joined && wanted(*p):
 					w.join(s, ch, l, p)
 				}
@@ -147,7 +147,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		if err != nil {
 			return err
 		}
-		if s, err = w.project.Read(ctx); err != nil {
+		if s, err = w.read(ctx); err != nil {
 			return err
 		}
 		ch = l.channel(s)
@@ -190,9 +190,12 @@ func (w *worker) keepProxies(ctx context.Context, l *link, after []proxy) error 
 }
 
 // speaking are the aliases of those whose messages are not in the file yet: their
-// proxies stay until they are.
+// proxies stay until they are. It looks only if there is a proxy that would go.
 func (w *worker) speaking(l *link) (map[string]bool, error) {
 	busy := map[string]bool{}
+	if !l.Closed && !slices.ContainsFunc(l.Proxies, func(p proxy) bool { return !l.remote(p.Alias) }) {
+		return busy, nil
+	}
 	err := w.a.box.View(func(tx *bolt.Tx) error {
 		return walk(tx, bucketIn, key(l.ID, ""), func(_ []byte, in *incoming) error {
 			busy[in.Message.From] = true
@@ -245,7 +248,7 @@ func proxyRole(ch *ocm.Channel, role, node string) string {
 }
 
 // unseat takes a proxy out and tells those whose messages still wait for it.
-func (w *worker) unseat(s *ocm.State, ch *ocm.Channel, p *proxy) {
+func (w *worker) unseat(s *ocm.State, ch *ocm.Channel, l *link, p *proxy) {
 	queue, _ := s.Queues.Get(p.Session)
 	var waiting []*ocm.Envelope
 	for _, id := range queue {
@@ -255,7 +258,6 @@ func (w *worker) unseat(s *ocm.State, ch *ocm.Channel, p *proxy) {
 	}
 	w.project.Engine().Remove(s, ch.Name, p.Session)
 	for _, row := range waiting {
-		t := &trace{ID: row.ID, Role: row.RecipientRole, Code: codeRemoved}
-		w.notify(s, ch, telling{Sender: row.Sender, Proxy: p.Session, Text: notice(t)})
+		w.notify(s, ch, telling{Sender: row.Sender, Text: notice(l, row.ID, codeRemoved)})
 	}
 }

@@ -26,7 +26,7 @@ func (w *worker) tell(ctx context.Context, l *link, _ *ocm.State) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	err = w.project.Update(ctx, func(s *ocm.State) error {
+	err = w.update(ctx, func(s *ocm.State) error {
 		ch := l.channel(s)
 		if ch == nil {
 			return nil // nobody is left to be told
@@ -69,12 +69,8 @@ func (w *worker) notify(s *ocm.State, ch *ocm.Channel, t telling) {
 			return
 		}
 	}
-	from := t.Proxy
-	if from == "" {
-		from = ocm.OperatorSession
-	}
 	// It is refused only if the channel or the member is not there.
-	_, _ = eng.Notice(s, ch.Name, t.Sender, from, t.Text)
+	_, _ = eng.Notice(s, ch.Name, t.Sender, ocm.OperatorSession, t.Text)
 }
 
 // cut is s with at most n bytes; s is ASCII.

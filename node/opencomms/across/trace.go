@@ -55,7 +55,7 @@ func (a *Across) end(tx *bolt.Tx, l *link, t *trace, state, code string) error {
 		errs = append(errs, removeFirst(tx, bucketEnded, l.ID))
 	}
 	if state == stateRefused || state == stateReturned || state == stateDropped {
-		errs = append(errs, put(tx, bucketTell, key(l.ID, t.ID), telling{Sender: t.Sender, Text: notice(t)}))
+		errs = append(errs, put(tx, bucketTell, key(l.ID, t.ID), telling{Sender: t.Sender, Text: notice(l, t.ID, code)}))
 	}
 	return errors.Join(errs...)
 }
@@ -151,9 +151,9 @@ func Reason(code string) string {
 }
 
 // notice is what the sender of a message that did not arrive is told. Every word is
-// ours; role and id are those of the file here.
-func notice(t *trace) string {
-	return fmt.Sprintf("Your message %s to %s was not delivered: %s.", t.ID, t.Role, Reason(t.Code))
+// ours: not even a role stands in it, which somebody chose over there.
+func notice(l *link, id, code string) string {
+	return fmt.Sprintf("Your message %s to a member on %s was not delivered: %s.", id, l.Peer, Reason(code))
 }
 
 // Absence says in words why a member of another machine is not in the channel.

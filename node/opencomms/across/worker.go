@@ -23,6 +23,7 @@ type worker struct {
 	rates    map[string]*rate
 	rosterAt map[string]time.Time // when a roster was sent last, by link
 	again    time.Duration        // until the next pass; 0: at the next change
+	state    *ocm.State           // as it was read last; nil: to be read again
 
 	mu      sync.Mutex // guards the following fields, which are for people
 	trouble string
@@ -130,6 +131,7 @@ func (w *worker) pass(ctx context.Context) (int, error) {
 	if err != nil || len(all) == 0 {
 		return len(all), err
 	}
+	w.state = nil
 	var errs []error
 	for _, l := range all {
 		w.waiting(l, "")
@@ -140,13 +142,13 @@ func (w *worker) pass(ctx context.Context) (int, error) {
 	return len(all), errors.Join(errs...)
 }
 
-// serve does what there is to do for one link. Each step reads what the one before
-// may have changed.
+// serve does what there is to do for one link. Each step sees what the one before has
+// changed.
 func (w *worker) serve(ctx context.Context, id string) error {
 	for _, step := range []func(context.Context, *link, *ocm.State) error{
 		w.announce, w.seat, w.takeIn, w.takeOut, w.send, w.followUp, w.tell, w.finish,
 	} {
-		s, err := w.project.Read(ctx)
+		s, err := w.read(ctx)
 		if err != nil {
 			return err
 		}
@@ -165,6 +167,23 @@ func (w *worker) serve(ctx context.Context, id string) error {
 		}
 	}
 	return nil
+}
+
+// read is the state as it is at this pass, with what the pass itself has changed. It
+// must not be changed.
+func (w *worker) read(ctx context.Context) (*ocm.State, error) {
+	if w.state != nil {
+		return w.state, nil
+	}
+	s, err := w.project.Read(ctx)
+	w.state = s
+	return s, err
+}
+
+// update changes the file.
+func (w *worker) update(ctx context.Context, fn func(*ocm.State) error) error {
+	w.state = nil
+	return w.project.Update(ctx, fn)
 }
 
 // waiting notes for people why messages of a link wait here; "": they do not.
