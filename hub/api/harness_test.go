@@ -55,12 +55,18 @@ type lens struct {
 	identity func() // runs after an identity was read
 	busy     atomic.Bool
 	listed   atomic.Int32 // how often bindings were
+	curves   atomic.Int32 // how many series were read
 	noted    func() error // says what becomes of a change of a node's record
 }
 
 func (l *lens) Bindings(ctx context.Context, controller, target string) ([]store.Binding, error) {
 	l.listed.Add(1)
 	return l.Store.Bindings(ctx, controller, target)
+}
+
+func (l *lens) NewestFills(ctx context.Context, of []store.Binding, n int) ([][]api.Fill, error) {
+	l.curves.Add(int32(len(of)))
+	return l.Store.NewestFills(ctx, of, n)
 }
 
 func (l *lens) PutNodeRecord(ctx context.Context, n store.NodeRecord) (store.NodeRecord, error) {

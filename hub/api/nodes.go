@@ -50,7 +50,7 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request) {
 	for i, id := range ids {
 		n := s.nodeView(id, byID[id.ID])
 		if b, ok := used[id.ID]; ok {
-			n.CtxPercent, n.CtxFills = b.Tokens.Percent(), series[id.ID]
+			n.CtxPercent, n.CtxFills = b.Tokens.Percent(), series[b.BindingKey]
 		}
 		out.Nodes[i] = n
 	}
@@ -95,7 +95,7 @@ func lastUsed(used map[string]store.Binding, list []store.Binding) {
 
 // series is how the used sessions of these nodes filled up, in per cent: the newest n
 // fills of each, oldest first.
-func (s *Server) series(ctx context.Context, nodes []store.Identity, used map[string]store.Binding, n int) (map[string][]int, error) {
+func (s *Server) series(ctx context.Context, nodes []store.Identity, used map[string]store.Binding, n int) (map[store.BindingKey][]int, error) {
 	if n < 1 {
 		return nil, nil
 	}
@@ -105,16 +105,7 @@ func (s *Server) series(ctx context.Context, nodes []store.Identity, used map[st
 			of = append(of, b)
 		}
 	}
-	fills, err := s.cfg.Store.NewestFills(ctx, of, n)
-	out := make(map[string][]int, len(fills))
-	for i, list := range fills {
-		for _, f := range list {
-			if p := f.Percent(); p != nil {
-				out[of[i].Target] = append(out[of[i].Target], *p)
-			}
-		}
-	}
-	return out, err
+	return s.curves.of(ctx, s.cfg.Store, of, n)
 }
 
 // nodeView is a node as controllers see it.
@@ -123,7 +114,10 @@ func (s *Server) nodeView(id store.Identity, rec store.NodeRecord) api.Node {
 		Name: id.Name, State: api.NodeOffline, Since: rec.OfflineAt, Agent: rec.Agent,
 		Version: rec.Hello.Version, Policy: rec.Hello.Policy,
 		Workspaces: rec.Hello.Workspaces, Services: serviceNames(rec.Hello.Services), LastError: rec.LastError,
-		Superseded: rec.Superseded, Alarms: rec.Alarms,
+		Superseded: rec.Superseded, Alarms: rec.Alarms, Sessions: rec.Hello.Sessions,
+	}
+	if rec.LastError != "" {
+		n.LastErrorAt = &rec.OfflineAt
 	}
 	if rec.Hello.OS != "" {
 		n.Platform = rec.Hello.OS + "/" + rec.Hello.Arch

@@ -79,6 +79,29 @@ func TestTheFillOfASessionIsTheCallersOwn(t *testing.T) {
 	}
 }
 
+func TestANodeThatLeftSaysWhyAndWhen(t *testing.T) {
+	s := newShop(t)
+	boss := s.enroll(login("boss", true))
+	before := time.Now().Add(-time.Second)
+	session := s.tunnelOf(s.enroll(join("beta")), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	if n := s.nodes(boss)["beta"]; n.State != api.NodeOnline || n.LastError != "" || n.LastErrorAt != nil || n.Sessions {
+		t.Fatalf("%+v", n)
+	}
+	_ = session.Close()
+	var n api.Node
+	eventually(t, "beta is away", func() bool {
+		n = s.nodes(boss)["beta"]
+		return n.State == api.NodeOffline
+	})
+	eventually(t, "the reason is noted", func() bool {
+		n = s.nodes(boss)["beta"]
+		return n.LastError != ""
+	})
+	if n.LastErrorAt == nil || n.LastErrorAt.Before(before) || !n.LastErrorAt.Equal(n.Since) {
+		t.Errorf("%+v", n)
+	}
+}
+
 func TestAListingOfNodesSaysHowTheirSessionsFilledUp(t *testing.T) {
 	s := newShop(t)
 	alice, bob := s.enroll(login("alice", false)), s.enroll(login("bob", false))
@@ -104,6 +127,27 @@ func TestAListingOfNodesSaysHowTheirSessionsFilledUp(t *testing.T) {
 	nodes := list(alice, "?fills=20")
 	if got := nodes["n2"].CtxFills; len(got) != 20 || got[0] != 8 || got[19] != 10 || len(nodes["n1"].CtxFills) != 3 || len(nodes["n0"].CtxFills) != 0 {
 		t.Errorf("%v, %v", got, nodes["n1"].CtxFills)
+	}
+	// A curve goes on with its session, and what did not change is not read again.
+	read := s.store.curves.Load()
+	b, err := s.store.Binding(context.Background(), store.BindingKey{Controller: s.party("alice").ID, Target: s.party("n2").ID, Workspace: "main"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, total := range []int64{500, 9000} {
+		if b, err = s.store.PutBinding(context.Background(), b, api.Fill{Tokens: api.Tokens{Total: total, Limit: 1000}}); err != nil {
+			t.Fatal(err)
+		}
+		list(alice, "?fills=20")
+		if got := list(alice, "?fills=20")["n2"].CtxFills; len(got) != 20 || got[0] > 10 || got[19] != int(min(total/10, 127)) {
+			t.Errorf("then %v", got)
+		}
+	}
+	if got := list(alice, "?fills=3&name=n2"); len(got) != 1 || len(got["n2"].CtxFills) != 3 {
+		t.Errorf("one of them: %v", got)
+	}
+	if n := s.store.curves.Load() - read; n != 2 {
+		t.Errorf("%d curves were read for 2 that changed", n)
 	}
 	if n := list(bob, "?fills=20")["n2"]; n.CtxFills != nil || n.CtxPercent != nil {
 		t.Errorf("bob sees %v", n)

@@ -89,6 +89,7 @@ type Server struct {
 	open    *openings // tunnels and streams
 	proxy   *proxy.Proxy
 	visits  *visits
+	curves  curves
 	serving sync.WaitGroup // the inner server
 }
 
@@ -105,6 +106,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox()}
 	s.visits = newVisits(cfg.Now)
+	s.curves.by = map[store.BindingKey]curve{}
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
 	s.ctx, s.stop = context.WithCancel(context.Background())

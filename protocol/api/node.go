@@ -53,7 +53,12 @@ type Node struct {
 	Policy     string   `json:"policy,omitempty"`
 	Workspaces []string `json:"workspaces,omitempty"`
 	Services   []string `json:"services,omitempty"`
-	LastError  string   `json:"last_error,omitempty"`
+	// Sessions says that the agent keeps sessions, so that a dispatch may ask for a new
+	// one.
+	Sessions bool `json:"sessions,omitempty"`
+	// LastError is why the last connection ended, at LastErrorAt.
+	LastError   string     `json:"last_error,omitempty"`
+	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 	// Superseded counts connections that took this node's name over.
 	Superseded int `json:"superseded,omitempty"`
 	// Alarms are conditions that an operator should look at, such as a forked
