@@ -23,7 +23,7 @@ type showpage struct {
 	whole      string // an expression that is true then
 }
 
-const result = `REPLY:[opencode-mesh-result v1]\ntask: {task}\nstatus: done\nsummary: 214 tests pass, 2 skipped\nartifacts: none\n[/opencode-mesh-result]`
+const passed = `REPLY:[opencode-mesh-result v1]\ntask: {task}\nstatus: done\nsummary: 214 tests pass, 2 skipped\nartifacts: none\n[/opencode-mesh-result]`
 
 // newShowcase makes the mesh: nodes with and without sessions, one that is gone, tasks
 // in several states, a question, digests, channels.
@@ -57,14 +57,14 @@ func newShowcase(t *testing.T) *showcase {
 		}
 	}
 	for _, usage := range []string{"31000", "78000", "126000", "168000"} {
-		dispatch(api.StateDone, "desktop", "--", "Run the tests of the shop. USAGE:"+usage+",0 "+result)
+		dispatch(api.StateDone, "desktop", "--", "Run the tests of the shop. USAGE:"+usage+",0 "+passed)
 	}
 	compact("build with build.sh, the program is out/shop | releases come from release/7 | never touch db/legacy")
 	for _, usage := range []string{"44000", "97000", "131000"} {
-		dispatch(api.StateDone, "desktop", "--", "Port the importer. USAGE:"+usage+",0 "+result)
+		dispatch(api.StateDone, "desktop", "--", "Port the importer. USAGE:"+usage+",0 "+passed)
 	}
 	compact("build with make release, the program is out/shop | releases come from release/7 | the importer is ported, its tests are in import_test.go")
-	dispatch(api.StateDone, "desktop", "--", "Write the report. USAGE:124000,0 "+result)
+	task := dispatch(api.StateDone, "desktop", "--", "Write the report. USAGE:124000,0 "+passed)
 	dispatch(api.StateDone, "laptop", "--", "Count the files here.")
 	dispatch(api.StateFailed, "laptop", "--", "FAIL:the disk of the test machine is full")
 	dispatch(api.StateQuestion, "laptop", "--", "Release the shop.\nASK:Which branch shall I release? | main | release/7")
@@ -85,6 +85,10 @@ func newShowcase(t *testing.T) *showcase {
 	}
 	return &showcase{Fleet: f, pages: []showpage{
 		{"fleet", "/", `document.querySelectorAll("#nodes .card").length === 3`},
+		{"dispatch", "/dispatch", started},
+		{"tasks", "/tasks", `document.body.innerText.includes("laptop")`},
+		{"task", "/tasks/" + task.Task, `document.body.innerText.includes("214 tests pass")`},
+		{"questions", "/questions", `document.body.innerText.includes("Which branch")`},
 		{"sessions", "/sessions", `document.querySelector("#sessions .card .bar")`},
 		{"session", "/sessions/me/desktop?workspace=main", `document.querySelector("#plot .plot") && document.querySelector("#digest li")`},
 		{"channels", "/channels?node=laptop&channel=" + channels.Channels[0].ID, `document.querySelectorAll("#messages > li").length === 2`},
