@@ -403,6 +403,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"a stream with password":  func(c *node.Config) { c.Services = map[string]string{"s": "tcp://me:own@127.0.0.1:1"} },
 		"a user without password": func(c *node.Config) { c.Services = map[string]string{"s": "http://me@127.0.0.1:1"} },
 		"a service with a slash":  func(c *node.Config) { c.Services = map[string]string{"a/b": "http://127.0.0.1"} },
+		"push without sessions":   func(c *node.Config) { c.OpencommsPush = true },
 		"a negative limit":        func(c *node.Config) { c.MaxParallel = -1 },
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -95,6 +95,7 @@ func TestRunRefusesBadFlagsBeforeItJoins(t *testing.T) {
 		{"--permission bash:ls=perhaps", "ask, allow or deny"},
 		{"--agent command --permissions deny -- cat", "--permissions goes with --agent opencode"},
 		{"--agent command --permission bash=deny -- cat", "--permission goes with --agent opencode"},
+		{"--agent command --opencomms-push -- cat", "--opencomms-push goes with --agent opencode"},
 		{"--policy maybe", "--policy"},
 		{"--max-parallel -1", "--max-parallel"},
 		{"--max-parallel many", "--max-parallel"},

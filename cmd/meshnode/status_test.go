@@ -11,6 +11,7 @@ import (
 	"opencode-mesh/node"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -51,12 +52,15 @@ func TestAStatusForPeopleSaysWhatIsWrong(t *testing.T) {
 		Tasks:  tasks.Snapshot{Path: "/j.db", Remembered: 7, Undelivered: 2, Held: 1, Waiting: 3, Disk: "disk is full"},
 		Forked: []tasks.Snapshot{{Path: "/old.db.forked"}},
 		Mail:   mail.Snapshot{Waiting: 5, Unsent: 2, Disk: "read-only"},
+		Push: []push.Project{{Dir: "/src/shop", Delivering: []string{"ses_a", "ses_b"}, Problem: "no model\x1b[2J"},
+			{Dir: "/src/plugged", Off: "the plugin opencomms.js delivers here"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantText(t, out.String(), "waiting, since", "refused, next try in", "opencode 1.18.33, unhealthy, 300 MiB, no answer", "no password is set",
-		"3 waiting, 1 held", "/j.db, 7 known, 2 results not delivered yet, disk is full", "2 not sent yet, 3 on their way, read-only", "/old.db.forked")
+		"3 waiting, 1 held", "/j.db, 7 known, 2 results not delivered yet, disk is full", "2 not sent yet, 3 on their way, read-only", "/old.db.forked",
+		"/src/shop, pushed, 2 sessions delivered to, no model", "/src/plugged, not pushed: the plugin opencomms.js delivers here")
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("got %q", out.String())
 	}

@@ -163,6 +163,24 @@ func TestAPauseThatEndsTooLateIsThatOfAnotherClock(t *testing.T) {
 	r.awaitStatus(r.send(builder, "hello"), ocm.StatusDelivered)
 }
 
+func TestTheProgramsThatDeliverAreWokenAlsoByANodeThatDoesNot(t *testing.T) {
+	r := newRig(t)
+	id := r.send(builder, "for somebody else to deliver")
+	file := filepath.Join(r.project.Dir(), ".opencomms", "state.json")
+	before, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.start(func(c *push.Config) { c.Enabled, c.Agent = false, nil })
+	r.eventually("the file is written again", func() bool {
+		now, err := os.Stat(file)
+		return err == nil && !os.SameFile(before, now)
+	})
+	if e := r.message(id); e.Status != ocm.StatusPending || e.Attempts != 0 {
+		t.Errorf("%+v", e.EnvelopeFields)
+	}
+}
+
 func TestAProjectThatIsNotOfferedAnyMoreIsLeftAlone(t *testing.T) {
 	r := newRig(t)
 	var gone atomic.Bool
