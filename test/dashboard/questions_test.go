@@ -82,7 +82,7 @@ func TestAQuestionIsAnsweredInOneClick(t *testing.T) {
 })()`))
 	p.expect("409")
 	p.press("j") // the first card, of before
-	p.until(`document.activeElement.matches("article")`)
+	p.until(`document.activeElement.matches("#questions > [data-task]")`)
 	for range 5 {
 		if js[bool](p, `document.activeElement.dataset.task === `+quote(id)) {
 			break

@@ -215,7 +215,8 @@ async function send(e) {
     progress.show(made.tasks);
     f.text.value = "";
     announce(t("dispatch.sent", { count: number(made.tasks.length) }));
-    byId("progress-title").focus();
+    byId("progress-title").focus({ preventScroll: true });
+    byId("progress").scrollIntoView();
   } catch (err) {
     progress.forget(ids);
     say(err.shown || err.message);

@@ -13,7 +13,7 @@ class Card {
     this.change = change;
     this.parts = new Map(["state", "doing", "ask", "result", "files", "buttons"].map((name) => [name, el("div", { class: name === "state" ? "" : "stack" })]));
     this.keys = new Map();
-    this.node = el("article", { class: "card", role: "listitem", "aria-label": task.target, data: { task: task.task } },
+    this.node = el("div", { class: "card", role: "listitem", "aria-label": task.target, data: { task: task.task } },
       el("div", { class: "head" }, el("h3", null, task.target), this.parts.get("state")),
       el("p", { class: "line plain" }, taskLink(task.task)),
       [...this.parts.values()].slice(1));

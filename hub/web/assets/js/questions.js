@@ -23,7 +23,7 @@ function entry(task) {
   const e = { task };
   e.box = new QuestionBox(task, () => ended(e));
   e.gone = el("button", { type: "button", class: "quiet", hidden: true, "aria-label": `${t("questions.dismiss")}: ${task.task}`, on: { click: () => dismiss(e, true) } }, t("questions.dismiss"));
-  e.node = el("article", { class: "card", role: "listitem", tabindex: "-1", data: { task: task.task }, "aria-label": t("questions.of", { target: task.target }) },
+  e.node = el("div", { class: "card", role: "listitem", tabindex: "-1", data: { task: task.task }, "aria-label": t("questions.of", { target: task.target }) },
     el("div", { class: "head" }, el("h2", null, task.target), taskLink(task.task), e.gone),
     el("p", { class: "line plain" }, el("span", { class: "cut" }, t("task.by", { controller: line(task.controller, maxLine) }), task.workspace ? ` · ${line(task.workspace, maxLine)}` : "")),
     e.box.node);
@@ -115,7 +115,7 @@ async function lost(id, e) {
 }
 
 const shown = () => [...root.children];
-const current = () => document.activeElement?.closest?.("#questions > article");
+const current = () => document.activeElement?.closest?.("#questions > [data-task]");
 
 function move(by) {
   const all = shown();
