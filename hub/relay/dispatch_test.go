@@ -163,3 +163,23 @@ func TestManyNewSessionsAtOnceAreAllOpened(t *testing.T) {
 		seen[got.Lane] = true
 	}
 }
+
+func TestTheDetailsHaveTheEnvelopeThatTheNodeGot(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	const text = "first line\n---\nnot the end of the header"
+	h.submit("alice", "beta", id(1), text)
+	o := beta.next()
+	got, err := h.relay.Task(context.Background(), id(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.relay.Detail(context.Background(), got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Header+v.Text != o.Text || !strings.HasSuffix(v.Header, "\n---\n") || v.Text != text {
+		t.Errorf("details\n%q\n%q\noffered\n%q", v.Header, v.Text, o.Text)
+	}
+}

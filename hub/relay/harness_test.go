@@ -200,6 +200,9 @@ func (h *harness) crash() {
 func (h *harness) identity(name string, role api.Role) store.Identity {
 	h.t.Helper()
 	id := store.Identity{ID: "id_" + name, Name: name, Role: role, CreatedAt: h.clock.Now()}
+	if role == api.RoleNode {
+		id.Platform = "linux/amd64" // as fakeNode says when it attaches
+	}
 	cred := store.Credential{ID: "cred_" + name, IdentityID: id.ID, Name: name, Role: role, CreatedAt: h.clock.Now()}
 	copy(cred.Hash[:], name)
 	if err := h.store.CreateIdentity(context.Background(), id, cred); err != nil {

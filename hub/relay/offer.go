@@ -183,11 +183,7 @@ func (r *Relay) offerOf(c *conn, t store.Task, b store.Binding, text []byte) (ap
 	case t.Kind == api.TurnDelete:
 		deadline = time.Duration(t.RanMS)*time.Millisecond + deleteLimit
 	}
-	env := mesh.Envelope{
-		From: t.Controller.Name, Task: t.ID, Mode: mode, Reply: mesh.ReplyResultBlock,
-		Env: mesh.EnvTag(mesh.Platform(t.Platform), mesh.Platform(c.Hello.OS+"/"+c.Hello.Arch)),
-		Via: t.Via, Body: body,
-	}
+	env := envelopeOf(t, mode, mesh.Platform(c.Hello.OS+"/"+c.Hello.Arch), body)
 	full, err := env.Format()
 	if err != nil {
 		return api.Offer{}, fmt.Errorf("%w: %w", errNoEnvelope, err)
@@ -205,6 +201,14 @@ func (r *Relay) offerOf(c *conn, t store.Task, b store.Binding, text []byte) (ap
 		o.Binding.Title = sessionTitle(t.Controller.Name)
 	}
 	return o, nil
+}
+
+// envelopeOf is the envelope in which a text of a task goes to a machine.
+func envelopeOf(t store.Task, mode mesh.Mode, receiver mesh.Platform, body string) mesh.Envelope {
+	return mesh.Envelope{
+		From: t.Controller.Name, Task: t.ID, Mode: mode, Reply: mesh.ReplyResultBlock,
+		Env: mesh.EnvTag(mesh.Platform(t.Platform), receiver), Via: t.Via, Body: body,
+	}
 }
 
 // deleteLimit is how long the deletion of a session may take, whatever the turns

@@ -65,6 +65,9 @@ func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 		}
 	}
 	v.Text, v.Reply = text, reply
+	if v.Header, err = r.header(ctx, t); err != nil {
+		return v, err
+	}
 	if o := t.Outcome; o != nil {
 		v.Summary, v.Files = o.Summary, o.Files
 		if slices.Contains(t.Flags, api.FlagFreeReply) && reply != "" {
@@ -72,6 +75,23 @@ func (r *Relay) Detail(ctx context.Context, t store.Task) (api.Task, error) {
 		}
 	}
 	return v, nil
+}
+
+// header is the head of the envelope in which a task's text travels, "" of an operation,
+// whose texts are the mesh's own, and of what fits none.
+func (r *Relay) header(ctx context.Context, t store.Task) (string, error) {
+	if t.Op != "" {
+		return "", nil
+	}
+	target, err := r.st.Identity(ctx, t.Target.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return "", err
+	}
+	head, err := envelopeOf(t, mesh.Mode(t.Mode), mesh.Platform(target.Platform), "").Format()
+	if err != nil {
+		return "", nil // an offer of it failed for that, and the task says so
+	}
+	return head, nil
 }
 
 func (r *Relay) part(ctx context.Context, id string, key store.PartKey) (string, error) {

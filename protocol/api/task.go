@@ -165,10 +165,11 @@ type Task struct {
 	Activity   *Activity  `json:"activity,omitempty"`
 	CancelAt   *time.Time `json:"cancel_requested_at,omitempty"`
 	LateResult bool       `json:"late_result,omitempty"`
-	// Text and Reply are the envelope as sent and the reply as received; only in
-	// the answer to a request for one task.
-	Text  string `json:"text,omitempty"`
-	Reply string `json:"reply,omitempty"`
+	// Header and Text are the envelope as it is sent, Reply is the reply as received;
+	// only in the answer to a request for one task.
+	Header string `json:"header,omitempty"`
+	Text   string `json:"text,omitempty"`
+	Reply  string `json:"reply,omitempty"`
 	// Files says what was found at the artifacts' paths when the task ended; only in
 	// the answer to a request for one task.
 	Files []Artifact `json:"files,omitempty"`

@@ -28,8 +28,8 @@ func parrots(t *testing.T) fleet.NodeOption {
 	return fleet.Args("--agent", "command", "--", "/bin/sh", script)
 }
 
-// result is a reply with a block in it, for a task of the parrot.
-func result(before, status, summary, artifacts string) string {
+// ending is a reply with a block in it, for a task of the parrot.
+func ending(before, status, summary, artifacts string) string {
 	return before + "[opencode-mesh-result v1]\ntask: {task}\nstatus: " + status + "\nsummary: " + summary + "\nartifacts: " + artifacts + "\n[/opencode-mesh-result]"
 }
 

@@ -85,10 +85,10 @@ func newShowcase(t *testing.T) *showcase {
 	}
 	return &showcase{Fleet: f, pages: []showpage{
 		{"fleet", "/", `document.querySelectorAll("#nodes .card").length === 3`},
-		{"dispatch", "/dispatch", started},
-		{"tasks", "/tasks", `document.body.innerText.includes("laptop")`},
-		{"task", "/tasks/" + task.Task, `document.body.innerText.includes("214 tests pass")`},
-		{"questions", "/questions", `document.body.innerText.includes("Which branch")`},
+		{"dispatch", "/dispatch?node=desktop", `document.querySelectorAll("#nodes .check").length === 3 && document.querySelector("#chips button")`},
+		{"tasks", "/tasks", `document.querySelectorAll("#tasks .card").length > 3`},
+		{"task", "/tasks/" + task.Task, `document.querySelector("#life .step") && document.body.innerText.includes("214 tests pass")`},
+		{"questions", "/questions", `document.querySelector("#questions .option")`},
 		{"sessions", "/sessions", `document.querySelector("#sessions .card .bar")`},
 		{"session", "/sessions/me/desktop?workspace=main", `document.querySelector("#plot .plot") && document.querySelector("#digest li")`},
 		{"channels", "/channels?node=laptop&channel=" + channels.Channels[0].ID, `document.querySelectorAll("#messages > li").length === 2`},

@@ -95,7 +95,7 @@ func TestArtifactsAreDownloadedAndPreviewed(t *testing.T) {
 		}
 		list += name
 	}
-	tasks, out := ctl.Dispatch("alpha", "--", say(result("", "done", "made files", list)))
+	tasks, out := ctl.Dispatch("alpha", "--", say(ending("", "done", "made files", list)))
 	if len(tasks) != 1 || tasks[0].State != api.StateDone {
 		t.Fatalf("%+v", out)
 	}
@@ -168,7 +168,7 @@ func TestWhatAnAgentSaysIsNeverMarkup(t *testing.T) {
 	p.login("/dispatch")
 	p.until(`document.querySelectorAll("#nodes .state.ok").length === 1`)
 	p.click("#online")
-	text := asking("first "+hostile, "option "+hostile+" | two", result("reply "+hostile+"\n", "partial", "summary "+hostile, "<b id=injected>x.txt"))
+	text := asking("first "+hostile, "option "+hostile+" | two", ending("reply "+hostile+"\n", "partial", "summary "+hostile, "<b id=injected>x.txt"))
 	js[bool](p, `document.getElementById("text").value = `+quote(text)+`, true`)
 	p.click("#send")
 	literal("#targets .question pre")
@@ -195,7 +195,7 @@ func TestWhatAnAgentSaysIsNeverMarkup(t *testing.T) {
 	// A result on the page that dispatched it, and in the list.
 	p.open("/dispatch")
 	p.click("#online")
-	js[bool](p, `document.getElementById("text").value = `+quote(say(result("", "failed", hostile, "<b id=injected>x.txt")))+`, true`)
+	js[bool](p, `document.getElementById("text").value = `+quote(say(ending("", "failed", hostile, "<b id=injected>x.txt")))+`, true`)
 	p.click("#send")
 	literal("#targets .said")
 	p.until(`document.querySelector("#targets .artifact").innerText.includes("<b id=injected>x.txt")`)

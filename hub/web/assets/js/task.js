@@ -115,9 +115,9 @@ function show() {
   part("outcome", [task.state, task.summary, task.error, task.flags, task.tokens, task.late_result], outcome);
   showFiles();
   part("life", [task.life, task.cancel_requested_at, task.late_result], life);
-  part("text", task.text, () => (task.text ? textBox(t("task.text"), task.text) : ""));
+  part("text", [task.header, task.text], () => (task.text ? textBox(t("task.text"), (task.header || "") + task.text) : ""));
   part("reply", [task.reply, task.late_result], () => (task.reply ? textBox(t(task.late_result && isSettled(task.state) ? "task.reply.maybe" : "task.reply"), task.reply) : ""));
-  part("facts", { ...task, life: 0, text: 0, reply: 0, activity: 0 }, about);
+  part("facts", { ...task, life: 0, header: 0, text: 0, reply: 0, activity: 0 }, about);
 }
 
 let files = "";
