@@ -52,7 +52,7 @@ type page struct {
 
 // pages are all of them, in the order of the navigation.
 var pages = []page{
-	{name: "fleet", pattern: "/{$}", path: "/", key: "f", first: asks("nodes", "/v1/nodes", "sessions", "/v1/bindings?fills=40")},
+	{name: "fleet", pattern: "/{$}", path: "/", key: "f", first: asks("nodes", "/v1/nodes?fills=40")},
 	{name: "dispatch", pattern: "/dispatch", path: "/dispatch", key: "d", first: asks("nodes", "/v1/nodes", "me", "/v1/whoami")},
 	{name: "tasks", pattern: "/tasks", path: "/tasks", key: "t", first: tasksOf},
 	{name: "task", pattern: "/tasks/{id}", first: taskOf},

@@ -473,7 +473,7 @@ func TestAPageAsksAsItsReaderAndShowsWhyItCannot(t *testing.T) {
 	if resp, _ := d.do(http.MethodGet, "/", ""); resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.StatusCode)
 	}
-	for _, path := range []string{"/v1/nodes", "/v1/tasks?state=question&limit=500"} {
+	for _, path := range []string{"/v1/nodes?fills=40", "/v1/tasks?state=question&limit=500"} {
 		if !slices.Contains(d.asked, path) {
 			t.Errorf("%s was not asked: %v", path, d.asked)
 		}

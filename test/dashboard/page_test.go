@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) { fleet.Main(m) }
 
 // patience bounds a whole visit; only a hang reaches it.
-const patience = 3 * time.Minute
+const patience = 2 * time.Minute
 
 // page is a browser of its own, without cookies, with one page.
 type page struct {
@@ -175,7 +175,7 @@ func (p *page) shown() string {
 func (p *page) until(expression string) {
 	p.t.Helper()
 	var err error
-	for end := time.Now().Add(patience / 2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience / 4); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var ok bool
 		if ok, err = chromedp.Run(p, chromedp.Evaluate[bool](`Boolean(`+expression+`)`)); err == nil && ok {
 			return

@@ -258,6 +258,12 @@ func (h *Hub) Run(args ...string) Output {
 	return run(h.f.TB, environment(), "", Bin(h.f.TB, "meshhub"), append(args, "--data", h.Dir)...)
 }
 
+// Passwd changes the password of the running hub.
+func (h *Hub) Passwd(password string) Output {
+	h.f.TB.Helper()
+	return run(h.f.TB, environment("MESH_PASSWORD="+password), "", Bin(h.f.TB, "meshhub"), "passwd", "--data", h.Dir)
+}
+
 // Node is a node's process and its directory, which outlives it.
 type Node struct {
 	*process

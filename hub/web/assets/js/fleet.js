@@ -3,32 +3,24 @@
 import { announce, block, byId, el, facts, replace, setText } from "./dom.js";
 import { ago, bytes, exactTime, has, line, number, t } from "./text.js";
 import { get } from "./api.js";
-import { maxFills, maxLine, maxNamed, refreshEvery } from "./limits.js";
+import { frameEvery, lastRetry, maxFills, maxLine, maxNamed, maxRows, refreshEvery } from "./limits.js";
 import { hubNow, on } from "./live.js";
 import { VirtualList, cardOf } from "./list.js";
 import { ctxBar, ctxText, percents, sparkline } from "./plot.js";
 import { start } from "./shell.js";
 
 const nodes = new Map(); // name → node
-const sessions = new Map(); // name → its sessions, last used first
 const form = { search: byId("search"), state: byId("state"), sort: byId("sort") };
 
 const list = new VirtualList({
   root: byId("nodes"), rem: 13, wide: 20, key: (n) => n.name, make: cardOf, show: card,
 });
 
-function takeNodes(page) {
+const listing = `/v1/nodes?fills=${maxFills}`;
+
+function take(page) {
   nodes.clear();
   for (const n of page.nodes) nodes.set(n.name, n);
-}
-
-function takeSessions(page) {
-  sessions.clear();
-  for (const s of page.sessions) {
-    if (!sessions.has(s.target)) sessions.set(s.target, []);
-    sessions.get(s.target).push(s);
-  }
-  for (const all of sessions.values()) all.sort((a, b) => (a.last_used < b.last_used ? 1 : -1));
 }
 
 const trouble = (n) => Boolean(n.alarms?.length || n.superseded || n.last_error || (n.state === "online" && !["healthy", "starting", ""].includes(n.agent.health)));
@@ -45,8 +37,7 @@ function healthClass(n) {
 
 // card fills a card. Every text of a node is a text node, in one line that is cut.
 function card(node, n) {
-  const own = sessions.get(n.name) || [];
-  const points = percents(own[0]?.fills).slice(-maxFills);
+  const curve = sparkline((n.ctx_fills || []).slice(-maxFills));
   const notes = [];
   if (n.superseded) notes.push(el("span", { class: "warn", title: t("node.superseded.long", { count: number(n.superseded) }) }, t("node.superseded", { count: number(n.superseded) })));
   if (n.alarms?.length) notes.push(el("span", { class: "bad cut" }, `${t("node.alarms")}: ${line(n.alarms.at(-1), maxLine)}`));
@@ -67,9 +58,8 @@ function card(node, n) {
       n.version ? el("span", { class: "cut" }, t("node.version", { version: line(n.version, 40) })) : null),
     el("p", { class: "line plain" },
       el("span", null, t("node.running", { count: number(n.running) })),
-      el("span", null, t("node.queued", { count: number(n.queued) })),
-      own.length > 1 ? el("span", null, t("node.more", { count: number(own.length - 1) })) : null),
-    el("div", { class: "ctx" }, ctxBar(n.ctx_percent), sparkline(points)),
+      el("span", null, t("node.queued", { count: number(n.queued) }))),
+    el("div", { class: "ctx" }, ctxBar(n.ctx_percent), curve),
   ];
   if (foot) {
     // The button keeps the focus: all but it is replaced.
@@ -105,12 +95,22 @@ function detail(name) {
       [t("node.alarms"), n.alarms],
       [t("node.error"), n.last_error],
     ]));
-  const own = sessions.get(name) || [];
-  if (own.length) {
-    dialog.append(el("h3", null, t("node.sessions")), el("ul", null, own.slice(0, maxFills).map((s) => el("li", null,
-      `${s.controller} ${s.workspace} `, ctxBar(s.ctx_percent), sparkline(percents(s.fills).slice(-maxFills))))));
-  }
+  const bound = el("div", { "aria-live": "polite" });
+  dialog.append(bound);
   dialog.showModal();
+  sessionsOf(name).then((all) => replace(bound, all), (e) => replace(bound, el("p", { class: "bad" }, e.shown || t("error.network"))));
+}
+
+// sessionsOf are the sessions on a node, last used first.
+async function sessionsOf(name) {
+  const { sessions } = await get(`/v1/bindings?target=${encodeURIComponent(name)}&fills=${maxFills}`);
+  if (!sessions.length) return [];
+  sessions.sort((a, b) => (a.last_used < b.last_used ? 1 : -1));
+  return [
+    el("h3", null, t("node.sessions")),
+    el("ul", { class: "plainlist" }, sessions.slice(0, maxRows).map((s) => el("li", { class: "ctx" },
+      el("span", null, `${s.controller} · ${s.workspace}`), ctxBar(s.ctx_percent), sparkline(percents(s.fills).map((p) => p.percent))))),
+  ];
 }
 
 const orders = {
@@ -145,92 +145,89 @@ function arrange() {
 }
 
 // What waits to be arranged or asked for is collected: thousands of events a second
-// cost one look a frame and one question a second.
+// cost a look every frameEvery and one question every refreshEvery.
 let arranging = 0;
 function soon() {
   if (!arranging) {
-    arranging = requestAnimationFrame(() => {
+    arranging = setTimeout(() => {
       arranging = 0;
       arrange();
-    });
+    }, frameEvery);
   }
 }
 
 const stale = new Set(); // names of nodes whose tasks changed
-let asking = 0;
-function askSoon(name) {
-  stale.add(name);
-  if (!asking) asking = setTimeout(refresh, refreshEvery);
+let asking = 0; // a timer, or that an answer is awaited
+let newer = null; // what events said of nodes while an answer was awaited
+
+function askSoon(wait = refreshEvery) {
+  if (!asking && stale.size) asking = setTimeout(refresh, wait);
 }
 
 async function refresh() {
   const names = [...stale];
+  const all = names.length > maxNamed;
   stale.clear();
+  newer = new Map();
+  let wait = refreshEvery;
   try {
-    if (names.length > maxNamed) {
-      const [all, bound] = await Promise.all([get("/v1/nodes"), get(`/v1/bindings?fills=${maxFills}`)]);
-      takeNodes(all);
-      takeSessions(bound);
-    } else {
-      const query = names.map((n) => "name=" + encodeURIComponent(n)).join("&");
-      for (const n of (await get("/v1/nodes?" + query)).nodes) nodes.set(n.name, n);
-      for (const n of names) list.touch(n);
-    }
+    const page = await get(all ? listing : listing + names.map((n) => "&name=" + encodeURIComponent(n)).join(""));
+    if (all) nodes.clear();
+    for (const n of names) nodes.delete(n); // who is not in the answer is gone
+    for (const n of page.nodes) nodes.set(n.name, n);
+    for (const n of newer.values()) change(n);
     soon();
   } catch {
-    // the connection is lost, which the page says; a resync or the next event asks again
+    for (const n of names) stale.add(n);
+    wait = lastRetry; // or when the connection is back
   }
-  asking = stale.size ? setTimeout(refresh, refreshEvery) : 0;
+  newer = null;
+  asking = 0;
+  askSoon(wait);
 }
 
-async function reload() {
-  const [all, bound] = await Promise.all([get("/v1/nodes"), get(`/v1/bindings?fills=${maxFills}`)]);
-  takeNodes(all);
-  takeSessions(bound);
+function change(n) {
+  const old = nodes.get(n.name);
+  if (old && old.state !== n.state) announce(`${n.name}: ${t("node." + n.state)}`);
+  nodes.set(n.name, { ...n, ctx_percent: n.ctx_percent ?? old?.ctx_percent ?? null, ctx_fills: n.ctx_fills ?? old?.ctx_fills });
+  newer?.set(n.name, n);
   soon();
 }
 
-const first = block("first");
-takeNodes(first.nodes);
-takeSessions(first.sessions);
+take(block("first").nodes);
 for (const input of Object.values(form)) input.addEventListener("input", arrange);
 byId("filters").addEventListener("submit", (e) => e.preventDefault());
 arrange();
 
-on("node", (n) => {
-  const old = nodes.get(n.name);
-  if (old && old.state !== n.state) announce(`${n.name}: ${t("node." + n.state)}`);
-  nodes.set(n.name, { ...n, ctx_percent: n.ctx_percent ?? old?.ctx_percent ?? null });
-  list.touch(n.name);
-  soon();
-});
+on("node", change);
 
 const working = new Map(); // task → state, of those that are open
 on("task", (task) => {
   const before = working.get(task.task);
   if (task.ended_at) working.delete(task.task);
-  else if (working.size < 4 * maxNamed * maxFills) working.set(task.task, task.state);
-  if (task.tokens && task.ended_at) addFill(task);
-  if (before !== task.state || task.ended_at) askSoon(task.target);
+  else if (working.size < maxRows) working.set(task.task, task.state);
+  if (before !== task.state || task.ended_at) {
+    stale.add(task.target);
+    askSoon();
+  }
 });
 
-// addFill lets the curve of the session that a task used go on.
-function addFill(task) {
-  const all = sessions.get(task.target) || [];
-  let s = all.find((v) => v.controller === task.controller && v.workspace === (task.workspace || v.workspace));
-  if (!s) {
-    s = { controller: task.controller, target: task.target, workspace: task.workspace || "", fills: [] };
-    all.push(s);
-    sessions.set(task.target, all);
+on("resync", async () => {
+  try {
+    take(await get(listing));
+    soon();
+  } catch {
+    // the next resync asks again
   }
-  s.last_used = task.ended_at;
-  s.ctx_percent = task.ctx_percent;
-  s.fills = [...(s.fills || []), { at: task.ended_at, ...task.tokens }].slice(-maxFills);
-  all.sort((a, b) => (a.last_used < b.last_used ? 1 : -1));
-  list.touch(task.target);
-}
+});
 
-on("resync", () => reload().catch(() => {}));
+on("state", (state) => {
+  if (!state.lost) {
+    if (asking && !newer) clearTimeout(asking);
+    if (!newer) asking = 0;
+    askSoon();
+  }
+});
 
 // Ages are shown in words, which go out of date.
 setInterval(() => {

@@ -54,3 +54,5 @@ export const maxPreviewText = 256 * 1024;
 export const maxPreviewImage = 8 * 1024 * 1024;
 /** Steps of a task's life that the hub keeps. */
 export const maxLife = 64;
+/** How often a page shows changes, at most. */
+export const frameEvery = 50;

@@ -24,7 +24,7 @@ export class VirtualList {
     new ResizeObserver(later).observe(root);
   }
 
-  /** Sets what is listed, in this order. */
+  /** Sets what is listed, in this order, and shows it as it is now. */
   set(items) {
     this.items = items;
     this.places = new Map(items.map((item, i) => [this.key(item), i]));
@@ -106,4 +106,4 @@ export class VirtualList {
 }
 
 /** An element for make() that show() fills. */
-export const cardOf = () => el("article", { class: "card" });
+export const cardOf = () => el("div", { class: "card" });

@@ -32,20 +32,19 @@ export function percents(fills) {
 
 const told = 8; // values that a screen reader is told
 
-function described(points) {
-  return t("ctx.history", { list: points.slice(-told).map((p) => `${number(p.percent)} %`).join(", ") });
+function described(list) {
+  return t("ctx.history", { list: list.slice(-told).map((p) => `${number(p)} %`).join(", ") });
 }
 
-/** A small curve of percents; null of less than two. */
-export function sparkline(points, width = 96, height = 24) {
-  if (points.length < 2) return null;
-  const x = (i) => 2 + ((width - 4) * i) / (points.length - 1);
+/** A small curve of percents, oldest first; null of less than two. */
+export function sparkline(list, width = 96, height = 24) {
+  if (list.length < 2) return null;
+  const x = (i) => 2 + ((width - 4) * i) / (list.length - 1);
   const y = (p) => height - 2 - ((height - 4) * Math.min(100, Math.max(0, p))) / 100;
-  const last = points.at(-1);
-  return svg("svg", { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(points) },
+  return svg("svg", { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(list) },
     svg("line", { class: "mark", x1: 0, x2: width, y1: y(80), y2: y(80) }),
-    svg("polyline", { class: "curve", points: points.map((p, i) => `${x(i).toFixed(1)},${y(p.percent).toFixed(1)}`).join(" ") }),
-    svg("circle", { class: "last", cx: x(points.length - 1), cy: y(last.percent), r: 2.5 }));
+    svg("polyline", { class: "curve", points: list.map((p, i) => `${x(i).toFixed(1)},${y(p).toFixed(1)}`).join(" ") }),
+    svg("circle", { class: "last", cx: x(list.length - 1), cy: y(list.at(-1)), r: 2.5 }));
 }
 
 /** A large plot over time; a line stands where a new session began. */
@@ -56,7 +55,7 @@ export function occupancy(points, width = 640, height = 200) {
   const end = points.length ? new Date(points.at(-1).at).getTime() : 1;
   const x = (at) => left + ((width - left - 8) * (new Date(at).getTime() - begin)) / Math.max(1, end - begin);
   const y = (p) => 8 + ((height - bottom - 8) * (100 - Math.min(100, Math.max(0, p)))) / 100;
-  const plot = svg("svg", { class: "plot", width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(points) });
+  const plot = svg("svg", { class: "plot", width: "100%", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(points.map((p) => p.percent)) });
   for (const p of [0, 60, 80, 100]) {
     plot.append(
       svg("line", { class: "mark", x1: left, x2: width - 8, y1: y(p), y2: y(p) }),
@@ -70,7 +69,7 @@ export function occupancy(points, width = 640, height = 200) {
   if (points.length) {
     plot.append(
       svg("polyline", { class: "curve", points: points.map((p) => `${x(p.at).toFixed(1)},${y(p.percent).toFixed(1)}`).join(" ") }),
-      points.map((p) => svg("circle", { class: "last", cx: x(p.at), cy: y(p.percent), r: 3 }, svg("title", null, `${time(p.at)}: ${number(p.percent)} %`))).reduce((g, c) => (g.append(c), g), svg("g")),
+      svg("g", null, points.map((p) => svg("circle", { class: "last", cx: x(p.at), cy: y(p.percent), r: 3 }, svg("title", null, `${time(p.at)}: ${number(p.percent)} %`)))),
       svg("text", { x: left, y: height - 6 }, time(points[0].at)),
       svg("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, time(points.at(-1).at)));
   }

@@ -34,7 +34,7 @@ function card(node, s) {
       el("span", null, t("sessions.generation", { n: number(s.generation) })),
       el("span", null, s.digest ? t("sessions.digest", { n: number(s.digest) }) : t("sessions.nodigest"))),
     el("p", { class: "line plain" }, el("span", { class: "cut mono", title: s.session || null }, s.session ? line(s.session, maxLine) : t("sessions.unbound"))),
-    el("div", { class: "ctx" }, ctxBar(s.ctx_percent), sparkline(percents(s.fills).slice(-maxFills))),
+    el("div", { class: "ctx" }, ctxBar(s.ctx_percent), sparkline(percents(s.fills).slice(-maxFills).map((p) => p.percent))),
     el("p", { class: "line plain" },
       el("span", { title: exactTime(s.last_used) }, t("sessions.used", { ago: ago(s.last_used, hubNow()) })),
       op ? el("span", { class: "state warn" }, opText(op)) : null),
