@@ -218,7 +218,12 @@ func (w *watcher) owns(ctx context.Context, recipient string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	w.found(plugin)
+	switch {
+	case inside(hosted.Dir, w.project.Dir()): // the same
+		w.found(plugin)
+	case plugin != "":
+		w.refuse(recipient, "a plugin of opencode delivers in its directory", "plugin", plugin)
+	}
 	return plugin == "", nil
 }
 

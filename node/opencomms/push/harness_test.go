@@ -43,16 +43,18 @@ type host struct {
 	mu       sync.Mutex // guards the following fields
 	sessions map[string]agent.Hosted
 	plugin   string
-	busy     map[string]bool
-	lanes    map[string]bool
-	refuse   error // of prompts
-	silent   bool  // prompts are stored and answered with an error
-	down     bool  // nothing is answered
-	leaves   bool  // with the next prompt it goes down
-	prompts  []agent.Prompt
-	resumed  []bool        // what Finish was told
-	hold     chan struct{} // turns end when it is closed; nil: at once
-	changed  chan struct{}
+	// pluginDir is where it is; "" is everywhere.
+	pluginDir string
+	busy      map[string]bool
+	lanes     map[string]bool
+	refuse    error // of prompts
+	silent    bool  // prompts are stored and answered with an error
+	down      bool  // nothing is answered
+	leaves    bool  // with the next prompt it goes down
+	prompts   []agent.Prompt
+	resumed   []bool        // what Finish was told
+	hold      chan struct{} // turns end when it is closed; nil: at once
+	changed   chan struct{}
 }
 
 func newHost(dir string) *host {
@@ -99,11 +101,14 @@ func (h *host) Hosted(_ context.Context, session string) (agent.Hosted, error) {
 	return s, nil
 }
 
-func (h *host) Plugin(_ context.Context, _ string, names []string) (string, error) {
+func (h *host) Plugin(_ context.Context, dir string, names []string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.down {
 		return "", errDown
+	}
+	if h.pluginDir != "" && h.pluginDir != dir {
+		return "", nil
 	}
 	if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(h.plugin, n) }) {
 		return h.plugin, nil

@@ -331,6 +331,23 @@ func TestAPluginTurnsThePushOffAndThatIsSaid(t *testing.T) {
 	r.eventually("it is on", func() bool { return p.Status()[0].Off == "" })
 }
 
+func TestAPluginOfADirectoryBelowDeliversThereAndNowhereElse(t *testing.T) {
+	r := newRig(t)
+	below := filepath.Join(r.project.Dir(), "cmd")
+	if err := os.Mkdir(below, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.host.sessions[reviewer] = agent.Hosted{Dir: below}
+	r.host.plugin, r.host.pluginDir = "opencomms", below
+	id := r.send(reviewer, "hello")
+	p, _ := r.start()
+	r.eventually("it is said", func() bool { return strings.Contains(r.log.String(), "delivers in its directory") })
+	r.awaitStatus(r.send(builder, "hello"), ocm.StatusDelivered)
+	if e, s := r.message(id), p.Status(); e.Status != ocm.StatusPending || s[0].Off != "" {
+		t.Errorf("%+v, status %s", e.EnvelopeFields, asJSON(t, s))
+	}
+}
+
 func TestMailThatIsTooOldIsNotDelivered(t *testing.T) {
 	r := newRig(t)
 	old, fresh := r.send(builder, "old"), r.send(builder, "fresh")
