@@ -342,7 +342,7 @@ func TestAPluginOfADirectoryBelowDeliversThereAndNowhereElse(t *testing.T) {
 	id := r.send(reviewer, "hello")
 	p, _ := r.start()
 	r.eventually("it is said", func() bool { return strings.Contains(r.log.String(), "delivers in its directory") })
-	r.awaitStatus(r.send(builder, "hello"), ocm.StatusDelivered)
+	r.awaitStatus(r.send(builder, "hello to you"), ocm.StatusDelivered)
 	if e, s := r.message(id), p.Status(); e.Status != ocm.StatusPending || s[0].Off != "" {
 		t.Errorf("%+v, status %s", e.EnvelopeFields, asJSON(t, s))
 	}
@@ -397,13 +397,13 @@ func TestWithoutTheOptInOnlyWhatWasUnderWayIsBroughtToItsEnd(t *testing.T) {
 	hold := make(chan struct{})
 	r.host.hold = hold
 	first := r.send(builder, "first")
-	p, stop := r.start()
+	_, stop := r.start()
 	r.awaitStatus(first, ocm.StatusDelivered)
 	r.eventually("the turn is waited for", func() bool { r.host.mu.Lock(); defer r.host.mu.Unlock(); return len(r.host.resumed) == 1 })
 	stop()
 	second := r.send(builder, "second")
 	close(hold)
-	p, _ = r.start(func(c *push.Config) { c.Enabled = false; c.Projects = func() []string { return nil } })
+	p, _ := r.start(func(c *push.Config) { c.Enabled = false; c.Projects = func() []string { return nil } })
 	r.eventually("the note is gone", func() bool { return p.Notes() == 0 })
 	if got := r.host.resumed; !slices.Equal(got, []bool{false, true}) {
 		t.Errorf("resumed %v", got)
