@@ -60,6 +60,13 @@ func TestTheHubSeesTheChannelsOfWorkspacesAndThoseThatAreLinked(t *testing.T) {
 	if len(names) != 2 || all.Channels[0].Name != "shared" || !slices.Equal(all.Channels[0].Linked, []string{"beta"}) || all.Channels[0].Project == elsewhere {
 		t.Errorf("%v %+v", names, all)
 	}
+	closing, err := p.node.Across().Unlink(t.Context(), across.UnlinkRequest{Project: elsewhere, Channel: "shared", Node: "beta"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := seen(); !slices.Equal(names, []string{"main/review"}) {
+		t.Errorf("after the link was ended (%s): %v", closing.State, names)
+	}
 }
 
 func TestANodeThatIsToldNotToShowsNoChannels(t *testing.T) {
