@@ -155,7 +155,7 @@ func (s *Server) operation(w http.ResponseWriter, r *http.Request, op string) (s
 	_, known := s.cfg.Relay.Task(ctx, o.ID)
 	t, err := s.cfg.Relay.Operate(ctx, who(r).Identity, controller, chi.URLParam(r, "target"), op, o)
 	if err == nil && errors.Is(known, store.ErrNotFound) { // a repeat is no second act
-		s.cfg.Access.Audit(ctx, who(r), s.peer(r), "session_"+op, controller.Name+" -> "+t.Target.Name, t.ID)
+		s.cfg.Access.Act(who(r), s.peer(r), "session_"+op, controller.Name+" -> "+t.Target.Name, t.ID)
 	}
 	return t, err
 }

@@ -188,6 +188,7 @@ func TestOperationsAreForTheOwnerAndOperatorsAndAreAudited(t *testing.T) {
 	if status, e, _ := s.call(http.MethodPost, "/v1/bindings/-/beta/reset", alice, "{"); status != http.StatusBadRequest {
 		t.Errorf("no JSON: %d %v", status, e)
 	}
+	s.written()
 	_, _, data := s.call(http.MethodGet, "/v1/audit", boss, nil)
 	var page api.AuditPage
 	if err := json.Unmarshal(data, &page); err != nil {
