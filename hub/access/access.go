@@ -36,10 +36,13 @@ const (
 	maxRefusals = 10
 	// maxAuditText bounds each text of an entry, in bytes.
 	maxAuditText = 200
-	// BrowserLimit is how long a browser stays logged in, and BrowserIdle how long
-	// while it is not used.
+	// BrowserLimit is how long a browser stays logged in.
 	BrowserLimit = 30 * 24 * time.Hour
-	BrowserIdle  = 7 * 24 * time.Hour
+	// BrowserIdle is how long while it is not used.
+	BrowserIdle = 7 * 24 * time.Hour
+	// MaxBrowsers is how many browsers may be logged in under one name at once; the one
+	// that was not used for longest makes room.
+	MaxBrowsers = 100
 	// PruneEvery is how often the credentials of browsers that are of no more use are
 	// removed.
 	PruneEvery = time.Hour

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"opencode-mesh/auth"
@@ -34,7 +35,31 @@ func (a *Access) Visit(ctx context.Context, peer netip.Addr, name, password stri
 	if err != nil {
 		return api.Issued{}, errors.Join(err, a.st.RevokeCredential(context.WithoutCancel(ctx), issued.CredentialID, a.cfg.Now()))
 	}
+	if err := a.makeRoom(context.WithoutCancel(ctx), issued.IdentityID); err != nil {
+		a.cfg.Log.Warn("sessions of browsers beyond the limit were not ended", "name", name, "err", err)
+	}
 	return issued, nil
+}
+
+// makeRoom ends the sessions of a name's browsers that are beyond MaxBrowsers.
+func (a *Access) makeRoom(ctx context.Context, identity string) error {
+	all, err := a.st.Credentials(ctx)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(c store.Credential) bool {
+		return !c.Browser || !c.RevokedAt.IsZero() || c.IdentityID != identity
+	})
+	if len(all) <= MaxBrowsers {
+		return nil
+	}
+	slices.SortFunc(all, func(x, y store.Credential) int { return a.used(x).Compare(a.used(y)) })
+	for _, c := range all[:len(all)-MaxBrowsers] {
+		if err := a.end(ctx, c.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Browser recognises the secret of a browser's cookie; CodeUnauthorized when it is
@@ -58,16 +83,21 @@ func (a *Access) Browser(ctx context.Context, secret string) (Principal, error) 
 
 // over reports whether a browser's time has ended.
 func (a *Access) over(c store.Credential) bool {
-	used := c.CreatedAt
+	now := a.cfg.Now()
+	return !now.Before(c.ExpiresAt) || !now.Before(a.used(c).Add(BrowserIdle))
+}
+
+// used is when a credential was used last, or made.
+func (a *Access) used(c store.Credential) time.Time {
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := c.CreatedAt
 	for _, at := range []time.Time{c.LastUsed, a.touched[c.ID]} {
-		if at.After(used) {
-			used = at
+		if at.After(last) {
+			last = at
 		}
 	}
-	a.mu.Unlock()
-	now := a.cfg.Now()
-	return !now.Before(c.ExpiresAt) || !now.Before(used.Add(BrowserIdle))
+	return last
 }
 
 // OnLogout registers what runs after a browser's session was ended, with the id of

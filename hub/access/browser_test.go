@@ -124,6 +124,28 @@ func TestLogoutEndsOneBrowserAndSaysSo(t *testing.T) {
 	}
 }
 
+func TestTheBrowserThatWasNotUsedForLongestMakesRoom(t *testing.T) {
+	g := newGate(t)
+	oldest, idle, other := g.visit("dashboard"), g.visit("dashboard"), g.visit("ann")
+	for range access.MaxBrowsers - 2 {
+		g.forward(time.Second)
+		g.visit("dashboard")
+	}
+	if _, err := g.Browser(ctx, oldest.Credential); err != nil { // is used, and so is not it
+		t.Fatal(err)
+	}
+	g.forward(time.Second)
+	last := g.visit("dashboard")
+	if _, err := g.Browser(ctx, idle.Credential); api.ErrorCode(err) != api.CodeUnauthorized {
+		t.Errorf("the idle one: %v", err)
+	}
+	for _, is := range []api.Issued{oldest, last, other} {
+		if _, err := g.Browser(ctx, is.Credential); err != nil {
+			t.Errorf("%s: %v", is.CredentialID, err)
+		}
+	}
+}
+
 func TestANewPasswordEndsBrowsersAndNothingElse(t *testing.T) {
 	g := newGate(t)
 	var ended []string

@@ -82,6 +82,11 @@ function open() {
   take("task", (v) => tell("task", v));
   take("node", (v) => tell("node", v));
   take("resync", (v) => tell("resync", v));
+  take("cut", () => { // we were too slow; what came meanwhile comes now
+    s.close();
+    clearTimeout(timer);
+    timer = setTimeout(open, firstRetry);
+  });
   take("beat", (v) => {
     live.skew = new Date(v.at).getTime() - Date.now();
   });
