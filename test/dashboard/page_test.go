@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -259,21 +258,6 @@ func (p *page) dark(on bool) {
 		scheme = "dark"
 	}
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
-}
-
-// shoot keeps a picture of the window in a file.
-func (p *page) shoot(file string) {
-	p.t.Helper()
-	picture, err := chromedp.Run(p, chromedp.CaptureScreenshot())
-	if err != nil {
-		p.t.Fatalf("picture: %v", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, picture, 0o644); err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 // clickLink clicks an element that a list may draw anew at any moment, and so may have

@@ -3,9 +3,12 @@
 package dashboard
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/chromedp/chromedp"
 )
 
 // shownTwice are the pages whose pictures are also taken in dark and on a phone.
@@ -33,5 +36,20 @@ func TestScreenshots(t *testing.T) {
 			p.visit(page)
 			p.shoot(filepath.Join("..", "..", "docs", "screenshots", page.name+"-"+look.name+".png"))
 		}
+	}
+}
+
+// shoot keeps a picture of the window in a file.
+func (p *page) shoot(file string) {
+	p.t.Helper()
+	picture, err := chromedp.Run(p, chromedp.CaptureScreenshot())
+	if err != nil {
+		p.t.Fatalf("picture: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, picture, 0o644); err != nil {
+		p.t.Fatal(err)
 	}
 }
