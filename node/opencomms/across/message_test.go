@@ -379,7 +379,8 @@ func TestAMessageUnderAnotherMailIsTheSame(t *testing.T) {
 	w.post.known[again.ID] = again
 	w.post.queue = append(w.post.queue, again)
 	w.post.mu.Unlock()
-	beta.change(func(s *ocm.State) { // even if the file forgot it
+	w.pass(10 * time.Minute)
+	beta.change(func(s *ocm.State) { // even if the file forgot it, and that it was sent
 		s.Messages.Delete(id)
 		s.Queues.Set(beta.session("Reviewer"), nil)
 	})
@@ -425,6 +426,9 @@ func TestNoticesStayHere(t *testing.T) {
 	w.settle()
 	for _, row := range beta.state().Messages.All() {
 		t.Errorf("beta has %+v", row)
+	}
+	if sent, trouble := alpha.status().Messages, alpha.state().Errors; len(sent) > 0 || len(trouble) > 0 {
+		t.Errorf("sent was %+v, and the trouble is %+v", sent, trouble)
 	}
 	for session, queue := range alpha.state().Queues.All() {
 		if session != alpha.session("Builder") && len(queue) > 0 {
