@@ -209,7 +209,7 @@ func (w *world) close() {
 func (w *world) settle() {
 	w.t.Helper()
 	quiet := 0
-	for deadline := time.Now().Add(30 * time.Second); quiet < 3; {
+	for deadline := time.Now().Add(2 * time.Minute); quiet < 3; {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("it does not come to rest")
 		}
