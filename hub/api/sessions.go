@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/go-chi/chi/v5"
 
@@ -44,7 +45,7 @@ func (s *Server) bindings(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) sessions(r *http.Request) ([]api.Session, error) {
 	q := r.URL.Query()
-	controller, target := who(r).Identity.ID, ""
+	controller, targets := who(r).Identity.ID, []string{""}
 	if name := q.Get("controller"); name != "" {
 		id, err := s.owner(r, name)
 		if err != nil {
@@ -54,17 +55,30 @@ func (s *Server) sessions(r *http.Request) ([]api.Session, error) {
 	} else if who(r).Operator() {
 		controller = ""
 	}
-	if name := q.Get("target"); name != "" {
-		var err error
-		if target, err = s.named(r.Context(), name); err != nil {
-			return nil, err
+	if names := slices.DeleteFunc(slices.Clone(q["target"]), func(name string) bool { return name == "" }); len(names) > 0 {
+		slices.Sort(names)
+		targets = nil
+		for _, name := range slices.Compact(names) {
+			id, err := s.named(r.Context(), name)
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, id)
 		}
 	}
 	fills, err := numbered(q, "fills", 0, 0, api.MaxListedFills)
 	if err != nil {
 		return nil, err
 	}
-	return s.cfg.Relay.Sessions(r.Context(), controller, target, fills)
+	var all []api.Session
+	for _, target := range targets {
+		list, err := s.cfg.Relay.Sessions(r.Context(), controller, target, fills)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
 }
 
 // bindingKey is the key of the binding that a request names. An unnamed workspace is

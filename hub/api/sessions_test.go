@@ -67,6 +67,7 @@ func TestAControllerSeesItsOwnSessionsAndAnOperatorAll(t *testing.T) {
 		{alice, "", "alice beta main, alice beta shop, alice gamma "},
 		{alice, "?target=gamma", "alice gamma "},
 		{alice, "?controller=alice&target=gamma", "alice gamma "},
+		{boss, "?target=gamma&target=beta&target=gamma", "alice beta main, alice beta shop, alice gamma , bob beta main"},
 		{alice, "?controller=-&target=gamma", "alice gamma "},
 		{bob, "", "bob beta main"},
 		{bob, "?target=gamma", ""},

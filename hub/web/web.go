@@ -57,7 +57,7 @@ var pages = []page{
 	{name: "tasks", pattern: "/tasks", path: "/tasks", key: "t", first: tasksOf},
 	{name: "task", pattern: "/tasks/{id}", first: taskOf},
 	{name: "questions", pattern: "/questions", path: "/questions", key: "q", first: asks()},
-	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings?fills=40")},
+	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings")},
 	{name: "session", pattern: "/sessions/{controller}/{target}", first: ofSession},
 	{name: "channels", pattern: "/channels", path: "/channels", key: "c", first: asks("nodes", "/v1/nodes")},
 	{name: "audit", pattern: "/audit", path: "/audit", key: "a", first: ofAudit},

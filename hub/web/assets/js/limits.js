@@ -15,8 +15,6 @@ export const firstRetry = 1_000;
 export const lastRetry = 15_000;
 /** How often what has changed is asked for again, at most. */
 export const refreshEvery = 1_000;
-/** Controllers and nodes whose sessions are asked for one by one; for more all are. */
-export const maxAskedSessions = 8;
 /** Comparisons that finding what changed may take: lines, or words, of both sides. */
 export const maxDiffCells = 1_000_000;
 /** Lines of a digest that are shown at first. */

@@ -3,7 +3,7 @@
 import { block, byId, el, replace, setText } from "./dom.js";
 import { ago, exactTime, line, number, t } from "./text.js";
 import { get } from "./api.js";
-import { maxAskedSessions, maxFills, maxLine, refreshEvery } from "./limits.js";
+import { maxFills, maxLine, maxNamed, refreshEvery } from "./limits.js";
 import { hubNow, on } from "./live.js";
 import { VirtualList, cardOf } from "./list.js";
 import { ctxBar, ctxText, level, percents, sparkline } from "./plot.js";
@@ -16,8 +16,14 @@ const keyOf = (s) => `${s.controller}/${s.target}/${s.workspace}`;
 
 const list = new VirtualList({ root: byId("sessions"), rem: 9.25, wide: 20, key: keyOf, make: cardOf, show: card });
 
-function take(page) {
-  for (const s of page.sessions) sessions.set(keyOf(s), s);
+// take keeps sessions. A listing of all has no curves, which are more than all else in
+// it: one is asked for when its card is drawn, unless it is known and still holds.
+function take(list, curves, known = sessions) {
+  for (const { fills, ...s } of list) {
+    const old = known.get(keyOf(s));
+    s.curve = curves ? percents(fills).map((f) => f.percent) : old?.last_used === s.last_used ? old.curve : undefined;
+    sessions.set(keyOf(s), s);
+  }
 }
 
 // card fills a card. Its link keeps the focus when it is filled again.
@@ -28,13 +34,14 @@ function card(node, s) {
   link.setAttribute("aria-label", `${title}, ${s.workspace}, ${ctxText(s.ctx_percent)}`);
   setText(link, title);
   const op = s.operation;
+  if (!s.curve) askSoon(missing, s.target, 0);
   const parts = [
     el("p", { class: "line plain" },
       el("span", { class: "cut" }, line(s.workspace, maxLine)),
       el("span", null, t("sessions.generation", { n: number(s.generation) })),
       el("span", null, s.digest ? t("sessions.digest", { n: number(s.digest) }) : t("sessions.nodigest"))),
     el("p", { class: "line plain" }, el("span", { class: "cut mono", title: s.session || null }, s.session ? line(s.session, maxLine) : t("sessions.unbound"))),
-    el("div", { class: "ctx" }, ctxBar(s.ctx_percent), sparkline(percents(s.fills).slice(-maxFills).map((p) => p.percent))),
+    el("div", { class: "ctx" }, ctxBar(s.ctx_percent), sparkline(s.curve || [])),
     el("p", { class: "line plain" },
       el("span", { title: exactTime(s.last_used) }, t("sessions.used", { ago: ago(s.last_used, hubNow()) })),
       op ? el("span", { class: "state warn" }, opText(op)) : null),
@@ -86,36 +93,40 @@ function soon() {
 }
 
 async function reload() {
-  const page = await get(`/v1/bindings?fills=${maxFills}`);
+  const page = await get("/v1/bindings");
+  const known = new Map(sessions);
   sessions.clear();
-  take(page);
+  take(page.sessions, false, known);
   soon();
 }
 
-// Sessions whose tasks changed wait here; many are asked for at once, and as much time
-// goes to the page itself as to asking.
-const stale = new Map(); // key of controller and target → query
+// Nodes whose sessions changed, or whose curves are missing, wait here. If many changed,
+// all are asked for, and as much time goes to the page itself as to asking.
+const changed = new Set();
+const missing = new Set();
 let asking = 0;
-function askSoon(task) {
-  stale.set(`${task.controller}/${task.target}`, new URLSearchParams({ controller: task.controller, target: task.target, fills: maxFills }));
-  if (!asking) asking = setTimeout(refresh, refreshEvery);
+function askSoon(those, target, wait) {
+  those.add(target);
+  if (!asking) asking = setTimeout(refresh, wait);
 }
 
 async function refresh() {
-  const queries = [...stale.values()];
+  const many = changed.size > maxNamed;
+  const targets = [...(many ? [] : changed), ...missing].slice(0, maxNamed);
   const began = performance.now();
-  stale.clear();
+  changed.clear();
+  for (const v of targets) missing.delete(v);
   try {
-    if (queries.length > maxAskedSessions) await reload();
-    else (await Promise.all(queries.map((q) => get("/v1/bindings?" + q)))).forEach(take);
+    if (many) await reload();
+    if (targets.length) take((await get("/v1/bindings?" + new URLSearchParams([["fills", maxFills], ...targets.map((v) => ["target", v])]))).sessions, true);
     soon();
   } catch {
     // the connection is lost, which the page says; a resync or the next event asks again
   }
-  asking = stale.size ? setTimeout(refresh, Math.max(refreshEvery, performance.now() - began)) : 0;
+  asking = changed.size + missing.size ? setTimeout(refresh, Math.max(refreshEvery, performance.now() - began)) : 0;
 }
 
-take(block("first").sessions);
+take(block("first").sessions.sessions, false);
 form.search.value = new URLSearchParams(location.search).get("search") || "";
 for (const input of Object.values(form)) input.addEventListener("input", arrange);
 byId("filters").addEventListener("submit", (e) => e.preventDefault());
@@ -127,7 +138,7 @@ on("task", (task) => {
     s.operation = task;
     list.touch(keyOf(s));
   }
-  if (task.ended_at) askSoon(task);
+  if (task.ended_at) askSoon(changed, task.target, refreshEvery);
 });
 on("resync", () => reload().catch(() => {}));
 
