@@ -15,7 +15,7 @@ import (
 // innerRoutes are what a node reaches inside its tunnel.
 func (s *Server) innerRoutes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.recover, s.withLink)
+	r.Use(s.recover, s.withLink, s.arriving, s.withRoom)
 	r.NotFound(notFound)
 	r.MethodNotAllowed(methodNotAllowed)
 	r.Route("/v1", func(r chi.Router) {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/http"
@@ -118,29 +117,6 @@ func jsonWhy(err error) string {
 		return fmt.Sprintf("%q cannot be a %s", typ.Field, quoted(typ.Value))
 	}
 	return "it ends early"
-}
-
-func body(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if err == nil { // else the server still reads, in the time that arriving gave
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	}
-	var tooLarge *http.MaxBytesError
-	if err != nil && !errors.As(err, &tooLarge) {
-		return nil, api.Errorf(api.CodeBadRequest, "the body did not arrive whole")
-	}
-	return b, err
-}
-
-// arriving bounds how long a request's body may take, whether or not its handler
-// reads it: the server reads what is left before it answers.
-func (s *Server) arriving(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout))
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 // quoted is what an error repeats of a request.

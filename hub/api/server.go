@@ -25,6 +25,7 @@ import (
 	"opencode-mesh/hub/proxy"
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
+	"opencode-mesh/hub/room"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 	"opencode-mesh/tunnel"
@@ -35,6 +36,13 @@ const (
 	bodyLimitTime = 30 * time.Second
 	// MaxHeader is the largest header of a request, in bytes.
 	MaxHeader = 32 << 10
+	// maxArriving is how many bytes of bodies one node may have under way into the hub
+	// inside its tunnels; further ones wait for room.
+	maxArriving = 4 * api.MaxTunnelBody
+	// maxArrivingAll is the same of all nodes together.
+	maxArrivingAll = 256 << 20
+	// roomLimit is how long a body waits for room.
+	roomLimit = 30 * time.Second
 	// helloTimeout is how long a new tunnel may take to say hello.
 	helloTimeout = 15 * time.Second
 )
@@ -68,6 +76,8 @@ type Config struct {
 	// BodyTimeout is how long a request's body may take to arrive; 0 means
 	// bodyLimitTime.
 	BodyTimeout time.Duration
+	// RoomTimeout is how long a body inside a tunnel waits for room; 0 means roomLimit.
+	RoomTimeout time.Duration
 	// EventTimeout is how long one event of a stream may take to be written; 0 means
 	// eventWriteLimit.
 	EventTimeout time.Duration
@@ -88,6 +98,7 @@ type Server struct {
 	berths  sync.Map  // *tunnel.Session → *berth
 	open    *openings // tunnels and streams
 	proxy   *proxy.Proxy
+	room    *room.Room // of bodies inside tunnels
 	visits  *visits
 	curves  curves
 	serving sync.WaitGroup // the inner server
@@ -98,13 +109,16 @@ func New(cfg Config) *Server {
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = bodyLimitTime
 	}
+	if cfg.RoomTimeout == 0 {
+		cfg.RoomTimeout = roomLimit
+	}
 	if cfg.EventTimeout == 0 {
 		cfg.EventTimeout = eventWriteLimit
 	}
 	if cfg.ArtifactStall == 0 {
 		cfg.ArtifactStall = artifactStall
 	}
-	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox()}
+	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox(), room: room.New(maxArrivingAll, maxArriving)}
 	s.visits = newVisits(cfg.Now)
 	s.curves.by = map[store.BindingKey]curve{}
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})

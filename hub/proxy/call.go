@@ -23,6 +23,7 @@ type call struct {
 	by      Caller
 	in      *http.Request
 	rule    rule
+	cancel  context.CancelFunc // ends the request at the service; nil unless it is rewritten
 }
 
 // http passes an HTTP request on.
@@ -52,9 +53,20 @@ func (c *call) http(w http.ResponseWriter) {
 		if b, ok := res.Body.(*body); ok && b.whole {
 			rp.FlushInterval = 0 // no piece of it waits for another: no timer
 		}
-		return c.answer(res)
+		err := c.answer(res)
+		if err == nil && c.rule.strip {
+			// What is held for a client has to go, too.
+			_ = rc.SetWriteDeadline(time.Now().Add(c.proxy.cfg.PassTimeout))
+		}
+		return err
 	}
-	rp.ServeHTTP(&answering{w, c}, c.in)
+	in := c.in
+	if c.rule.strip {
+		ctx, cancel := context.WithCancel(in.Context())
+		defer cancel()
+		in, c.cancel = in.WithContext(ctx), cancel
+	}
+	rp.ServeHTTP(&answering{w, c}, in)
 }
 
 // method refuses the methods that are not for services. Any other goes through as it

@@ -40,8 +40,10 @@ type bed struct {
 	reads  time.Duration // how long its own requests' bodies may take
 	http2  bool          // the hub speaks TLS and HTTP/2
 	pulse  time.Duration // of the tunnel; 0: as usual
-	thawed chan struct{} // closed unless the network is to stand still
-	failed error         // of every dial to a service
+	// roomWait, rewrites and passes are the time limits of answers that are rewritten.
+	roomWait, rewrites, passes time.Duration
+	thawed                     chan struct{} // closed unless the network is to stand still
+	failed                     error         // of every dial to a service
 	// dialing makes every dial last until its end, and is told of it.
 	dialing chan struct{}
 
@@ -82,7 +84,7 @@ func newBed(t *testing.T, settings ...setting) *bed {
 	for _, s := range settings {
 		s(b)
 	}
-	p := proxy.New(proxy.Config{Fail: fail, TrustedProxies: b.trusted, Log: slog.New(slog.DiscardHandler)})
+	p := proxy.New(proxy.Config{Fail: fail, TrustedProxies: b.trusted, Log: slog.New(slog.DiscardHandler), RoomTimeout: b.roomWait, RewriteTimeout: b.rewrites, PassTimeout: b.passes})
 	accepted := make(chan *tunnel.Session, 1)
 	hub := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/tunnel" {

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"opencode-mesh/hub/room"
 	"opencode-mesh/protocol/api"
 )
 
@@ -43,6 +44,17 @@ const (
 	// leftoverLimit is how long the rest of a request's body may take to arrive that
 	// the service did not want.
 	leftoverLimit = 5 * time.Second
+	// maxRewriting is how many bytes of answers of one node are held at a time to be
+	// rewritten; further ones wait for room.
+	maxRewriting = 2 * api.MaxRewritten
+	// maxRewritingAll is the same of all nodes together.
+	maxRewritingAll = 128 << 20
+	// rewriteWait is how long such an answer waits for room.
+	rewriteWait = 10 * time.Second
+	// rewriteLimit is how long such an answer may take to arrive.
+	rewriteLimit = 30 * time.Second
+	// passLimit is how long its client may take to read it.
+	passLimit = 2 * time.Minute
 	// retryBusy is what a client is asked to wait at the limit of a node.
 	retryBusy = time.Second
 	// retryRestart is the same when a service does not take the password that the
@@ -57,18 +69,33 @@ type Config struct {
 	// TrustedProxies are the peers whose X-Forwarded headers are passed on.
 	TrustedProxies []netip.Prefix
 	Log            *slog.Logger
+	// RoomTimeout is how long an answer that is rewritten waits for room; 0 means
+	// rewriteWait. RewriteTimeout is how long it may take to arrive; 0 means
+	// rewriteLimit. PassTimeout is how long its client may take to read it; 0 means
+	// passLimit.
+	RoomTimeout, RewriteTimeout, PassTimeout time.Duration
 }
 
 // Proxy passes requests on. Safe for concurrent use.
 type Proxy struct {
 	cfg     Config
 	quiet   *log.Logger
+	room    *room.Room // of answers that are rewritten
 	buffers buffers
 }
 
 // New makes a Proxy.
 func New(cfg Config) *Proxy {
-	return &Proxy{cfg: cfg, quiet: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug)}
+	if cfg.RoomTimeout == 0 {
+		cfg.RoomTimeout = rewriteWait
+	}
+	if cfg.RewriteTimeout == 0 {
+		cfg.RewriteTimeout = rewriteLimit
+	}
+	if cfg.PassTimeout == 0 {
+		cfg.PassTimeout = passLimit
+	}
+	return &Proxy{cfg: cfg, room: room.New(maxRewritingAll, maxRewriting), quiet: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug)}
 }
 
 // Caller is who makes a request, and how the hub knows.

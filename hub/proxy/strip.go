@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"opencode-mesh/protocol/api"
 )
@@ -26,13 +29,13 @@ func (c *call) keepKeys(res *http.Response) error {
 	if typ != "application/json" && !strings.HasSuffix(typ, "+json") {
 		return nil // the web interface's page, or an error of plain text
 	}
-	whole, err := io.ReadAll(io.LimitReader(res.Body, api.MaxRewritten+1))
-	_ = res.Body.Close()
+	whole, leave, err := c.whole(res)
 	if err != nil {
 		return err
 	}
 	cannot := func(why string) error {
-		return api.Errorf(api.CodeServiceDown, "the answer of %s of node %s %s, so that the hub cannot keep its keys back", c.service.Name, c.node.name, why)
+		leave()
+		return c.cannotKeep(why)
 	}
 	switch {
 	case len(whole) > api.MaxRewritten:
@@ -45,7 +48,7 @@ func (c *call) keepKeys(res *http.Response) error {
 			return cannot("is not the JSON that it says")
 		}
 	}
-	res.Body = io.NopCloser(bytes.NewReader(whole))
+	res.Body = &rewritten{bytes.NewReader(whole), sync.OnceFunc(leave)}
 	res.ContentLength = int64(len(whole))
 	res.TransferEncoding = nil
 	for _, name := range []string{"Etag", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
@@ -55,14 +58,66 @@ func (c *call) keepKeys(res *http.Response) error {
 	return nil
 }
 
+func (c *call) cannotKeep(why string) error {
+	return api.Errorf(api.CodeServiceDown, "the answer of %s of node %s %s, so that the hub cannot keep its keys back", c.service.Name, c.node.name, why)
+}
+
+// rewritten is the body of a rewritten answer. It holds room until it has been passed on.
+type rewritten struct {
+	*bytes.Reader
+	leave func()
+}
+
+// Close implements io.Closer.
+func (r *rewritten) Close() error {
+	r.leave()
+	return nil
+}
+
+// whole reads an answer that is to be rewritten, in the room that there is for such and
+// in limited time, and one byte more at most than it may have. Call leave when it is
+// needed no longer.
+func (c *call) whole(res *http.Response) (whole []byte, leave func(), err error) {
+	defer res.Body.Close()
+	size := res.ContentLength
+	if size > api.MaxRewritten {
+		return nil, nil, c.cannotKeep(fmt.Sprintf("is larger than %d bytes", api.MaxRewritten))
+	}
+	if size < 0 {
+		size = api.MaxRewritten
+	}
+	wait, cancel := context.WithTimeout(c.in.Context(), c.proxy.cfg.RoomTimeout)
+	defer cancel()
+	leave, err = c.proxy.room.Take(wait, c.node.name, size)
+	if err != nil {
+		e := api.Errorf(api.CodeUnavailable, "too many large answers of node %s are on their way through the hub; try again", c.node.name)
+		e.RetryAfter = retryBusy
+		return nil, nil, e
+	}
+	late := time.AfterFunc(c.proxy.cfg.RewriteTimeout, c.cancel) // breaks the read
+	var b bytes.Buffer
+	if res.ContentLength > 0 {
+		b.Grow(int(size) + bytes.MinRead) // there is room for it, not for copies while it grows
+	}
+	_, err = b.ReadFrom(io.LimitReader(res.Body, api.MaxRewritten+1))
+	if !late.Stop() && err != nil {
+		err = api.Errorf(api.CodeTimeout, "the answer of %s of node %s, which the hub has to read whole, did not arrive in %s", c.service.Name, c.node.name, c.proxy.cfg.RewriteTimeout)
+	}
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return b.Bytes(), leave, nil
+}
+
 // stripKeys takes secrets out of a JSON text: members whose names say that they hold
 // one, all values of headers and environments, and passwords inside URLs. The rest
-// stays as it is, byte for byte.
+// stays as it is, byte for byte. The result is never longer, and stands where the text was.
 func stripKeys(text []byte) ([]byte, error) {
 	if !json.Valid(text) {
 		return nil, errors.New("not JSON")
 	}
-	s := &stripper{in: text, out: make([]byte, 0, len(text))}
+	s := &stripper{in: text, out: text[:0]}
 	s.value(false)
 	s.space()
 	return s.out, nil
@@ -147,11 +202,13 @@ func withoutPassword(raw []byte) []byte {
 		return raw
 	}
 	u.User = nil
-	clean, err := json.Marshal(u.String())
-	if err != nil {
+	var clean bytes.Buffer
+	enc := json.NewEncoder(&clean)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(u.String()); err != nil || clean.Len()-1 > len(raw) { // with its line end
 		return []byte(`""`)
 	}
-	return clean
+	return clean.Bytes()[:clean.Len()-1]
 }
 
 func (s *stripper) array(blank bool) {

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"opencode-mesh/hub/room"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/tunnel"
 )
@@ -21,15 +22,22 @@ const (
 	idleStreamLimit = 90 * time.Second
 )
 
+// maxAnswers is how many bytes of a node's answers are read at a time, as far as its
+// tunnel goes; further ones wait.
+const maxAnswers = 4 * api.MaxTunnelBody
+
 // maxRefusal is how much of a refusal is read, in bytes, where a file was expected.
 const maxRefusal = 64 << 10
 
 // Client calls a node's interface through its tunnel. Safe for concurrent use.
-type Client struct{ hc *http.Client }
+type Client struct {
+	hc   *http.Client
+	room *room.Room // of the answers that are read
+}
 
 // NewClient makes a client of the node at the other end of s.
 func NewClient(s *tunnel.Session) *Client {
-	return &Client{hc: &http.Client{Transport: &http.Transport{
+	return &Client{room: room.New(maxAnswers, maxAnswers), hc: &http.Client{Transport: &http.Transport{
 		DialContext:         s.DialContext,
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: maxIdleStreams,
@@ -145,6 +153,15 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return err
 	}
 	defer resp.Body.Close()
+	size := resp.ContentLength
+	if size < 0 || size > api.MaxTunnelBody {
+		size = api.MaxTunnelBody
+	}
+	release, err := c.room.Take(ctx, "", size)
+	if err != nil {
+		return fmt.Errorf("wait for the node's other answers: %w", err)
+	}
+	defer release()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, api.MaxTunnelBody+1))
 	switch {
 	case err != nil:

@@ -3,10 +3,12 @@ package registry_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/protocol/api"
@@ -121,5 +123,43 @@ func TestACallEndsWithItsContextAndWithItsTunnel(t *testing.T) {
 	_ = node.Close()
 	if err := <-ended; err == nil {
 		t.Error("a call through an ended tunnel succeeded")
+	}
+}
+
+func TestANodesAnswersTakeABoundedRoom(t *testing.T) {
+	hub, node := pair(t)
+	held, done := make(chan struct{}, 8), make(chan struct{})
+	serve(t, node, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/slow") {
+			w.WriteHeader(http.StatusOK)
+			// All but the end: what is beyond the window of the stream has been read.
+			_, _ = w.Write([]byte(`"` + strings.Repeat("x", api.MaxTunnelBody-2)))
+			_ = http.NewResponseController(w).Flush()
+			held <- struct{}{}
+			<-done
+			return
+		}
+		_, _ = w.Write([]byte(`{}`))
+	})
+	c := registry.NewClient(hub)
+	defer c.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { _, _ = c.Offer(ctx, api.Offer{Triple: api.Triple{Task: "slow"}}) })
+	}
+	for range 4 {
+		<-held
+	}
+	short, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer stop()
+	if _, err := c.Offer(short, api.Offer{Triple: triple}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a fifth answer beside four that stall: %v", err)
+	}
+	cancel()
+	close(done)
+	all.Wait()
+	if _, err := c.Offer(context.Background(), api.Offer{Triple: triple}); err != nil {
+		t.Errorf("afterwards: %v", err)
 	}
 }
