@@ -22,8 +22,13 @@ import (
 )
 
 // tunnelOf opens a node's tunnel, says hello and serves what the hub asks through it.
-func (s *shop) tunnelOf(secret string, h http.HandlerFunc) *tunnel.Session {
+// A node that was there before says a higher epoch.
+func (s *shop) tunnelOf(secret string, h http.HandlerFunc, again ...uint64) *tunnel.Session {
 	s.t.Helper()
+	epoch := uint64(1)
+	for _, n := range again {
+		epoch = n
+	}
 	session, err := tunnel.Dial(context.Background(), tunnel.DialConfig{
 		URL: strings.Replace(s.url, "http", "ws", 1) + "/v1/tunnel", Header: http.Header{"Authorization": {"Bearer " + secret}},
 	})
@@ -40,7 +45,7 @@ func (s *shop) tunnelOf(secret string, h http.HandlerFunc) *tunnel.Session {
 	})
 	hc := &http.Client{Transport: &http.Transport{DialContext: session.DialContext}}
 	defer hc.CloseIdleConnections()
-	body, err := json.Marshal(api.Hello{Protocol: api.ProtocolVersion, JournalID: "j1", Epoch: 1, Instance: "p1", AcceptFrom: s.helloAllow})
+	body, err := json.Marshal(api.Hello{Protocol: api.ProtocolVersion, JournalID: "j1", Epoch: epoch, Instance: "p1", AcceptFrom: s.helloAllow})
 	if err != nil {
 		s.t.Fatal(err)
 	}

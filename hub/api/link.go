@@ -163,6 +163,9 @@ func (s *Server) depart(l *link, c *registry.Conn) {
 		why = shown.Line(err.Error(), maxDetail)
 	}
 	s.cfg.Log.Info("node offline", "node", c.Identity.Name, "reason", why)
+	if err := l.session.Err(); tunnel.IsReason(err, tunnel.ReasonNone) || tunnel.IsReason(err, tunnel.ReasonShutdown) {
+		why = "" // it stopped, which is no error
+	}
 	rec, err := s.changeNode(context.WithoutCancel(s.ctx), c.Identity.ID, func(rec *store.NodeRecord) error {
 		rec.OfflineAt, rec.LastError = s.cfg.Now(), why
 		return nil

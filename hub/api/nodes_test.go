@@ -83,21 +83,29 @@ func TestANodeThatLeftSaysWhyAndWhen(t *testing.T) {
 	s := newShop(t)
 	boss := s.enroll(login("boss", true))
 	before := time.Now().Add(-time.Second)
-	session := s.tunnelOf(s.enroll(join("beta")), func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	beta := s.enroll(join("beta"))
+	nothing := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+	session := s.tunnelOf(beta, nothing)
 	if n := s.nodes(boss)["beta"]; n.State != api.NodeOnline || n.LastError != "" || n.LastErrorAt != nil || n.Sessions {
 		t.Fatalf("%+v", n)
 	}
-	_ = session.Close()
+	_ = session.CloseWith(tunnel.ReasonProtocol)
 	var n api.Node
-	eventually(t, "beta is away", func() bool {
-		n = s.nodes(boss)["beta"]
-		return n.State == api.NodeOffline
-	})
 	eventually(t, "the reason is noted", func() bool {
 		n = s.nodes(boss)["beta"]
-		return n.LastError != ""
+		return n.State == api.NodeOffline && n.LastError != ""
 	})
 	if n.LastErrorAt == nil || n.LastErrorAt.Before(before) || !n.LastErrorAt.Equal(n.Since) {
+		t.Errorf("%+v", n)
+	}
+	was := n.Since
+	session = s.tunnelOf(beta, nothing, 2)
+	_ = session.Close() // as a node that is stopped
+	eventually(t, "that it left is noted", func() bool {
+		n = s.nodes(boss)["beta"]
+		return n.State == api.NodeOffline && n.Since.After(was) && n.LastError == ""
+	})
+	if n.LastErrorAt != nil {
 		t.Errorf("%+v", n)
 	}
 }

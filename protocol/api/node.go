@@ -56,7 +56,8 @@ type Node struct {
 	// Sessions says that the agent keeps sessions, so that a dispatch may ask for a new
 	// one.
 	Sessions bool `json:"sessions,omitempty"`
-	// LastError is why the last connection ended, at LastErrorAt.
+	// LastError is why the last connection ended, at LastErrorAt; "" when it was closed
+	// on purpose.
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at,omitempty"`
 	// Superseded counts connections that took this node's name over.
