@@ -30,7 +30,7 @@ func TestADispatchToTwoNodesShowsTheirResultsWithoutReload(t *testing.T) {
 	js[string](p, `window.mark = "same page"`)
 	p.until(`document.querySelectorAll("#nodes .state.ok").length === 2`)
 	p.click("#online")
-	p.shows("2 nodes chosen")
+	p.shows("Nodes chosen: 2")
 	p.enter("#text", "count the files\nSLEEP:300ms")
 	p.click("#send")
 	p.settled(2, "done")
@@ -66,7 +66,7 @@ func TestADispatchByKeyboardAlone(t *testing.T) {
 	p.until(`location.pathname === "/dispatch" && document.querySelectorAll("#nodes input").length === 2`)
 	p.press("/")
 	p.press("beta\r")
-	p.shows("1 node chosen")
+	p.shows("Nodes chosen: 1")
 	tab := func(selector string) {
 		t.Helper()
 		for range 20 {
@@ -82,7 +82,7 @@ func TestADispatchByKeyboardAlone(t *testing.T) {
 		t.Fatalf("Tab leads to %s, not to the first of the list", name)
 	}
 	p.press(" ")
-	p.shows("2 nodes chosen")
+	p.shows("Nodes chosen: 2")
 	tab("#text")
 	p.press("hello from the keyboard")
 	tab(`input[name="mode"]`)

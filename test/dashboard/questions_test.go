@@ -3,12 +3,16 @@
 package dashboard
 
 import (
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
+	"opencode-mesh/test/stubllm"
 )
 
 func TestAQuestionIsAnsweredInOneClick(t *testing.T) {
@@ -92,4 +96,47 @@ func TestAQuestionIsAnsweredInOneClick(t *testing.T) {
 	p.press("2")
 	p.shows("Not taken: it has been answered already")
 	p.hides("Answered by you: tomorrow")
+}
+
+// TestAPermissionIsGrantedOrRejectedInTheBrowser lets a real opencode ask for leave.
+func TestAPermissionIsGrantedOrRejectedInTheBrowser(t *testing.T) {
+	llm := stubllm.Start(t)
+	f := fleet.New(t)
+	opencodeNode(t, f, llm, "alpha")
+	ctl := f.Ctl("desk")
+	ctl.Healthy("alpha")
+	secret := filepath.Join(t.TempDir(), "secret.txt")
+	write(t, secret, []byte("the word is plum"))
+	p := newPage(t, f)
+	p.login("/questions")
+	ask := func() string {
+		t.Helper()
+		tasks, out := ctl.Dispatch("alpha", "--new", "--", "TOOL:cat "+secret)
+		if len(tasks) != 1 || tasks[0].State != api.StateQuestion {
+			t.Fatalf("%+v", out)
+		}
+		return tasks[0].Task
+	}
+	end := func(id string) (v api.Task) {
+		t.Helper()
+		ctl.Get("/v1/tasks/"+id+"?wait=60s", &v)
+		return v
+	}
+	id := ask()
+	p.shows("The agent asks for permission")
+	p.shows("it is rejected")
+	p.click(`[data-task="` + id + `"] .option:nth-child(1)`)
+	p.shows("Answered by you: Allow once")
+	if v := end(id); v.State != api.StateDone || !strings.Contains(v.Reply, "plum") {
+		t.Errorf("granted: %+v", v)
+	}
+	id = ask()
+	p.until(`document.querySelector('[data-task="` + id + `"] textarea')`)
+	p.enter(`[data-task="`+id+`"] textarea`, "read the README")
+	p.press("\t")
+	p.press("\r")
+	p.shows("Answered by you: read the README")
+	if v := end(id); !slices.Contains(v.Flags, api.FlagPermissionRejected) || !strings.Contains(v.Reply, "read the README") {
+		t.Errorf("rejected: %+v", v)
+	}
 }

@@ -146,7 +146,7 @@ func TestArtifactsAreDownloadedAndPreviewed(t *testing.T) {
 	ctl.AwaitNode("alpha", func(n api.Node) bool { return n.State == "offline" })
 	p.expect("502")
 	p.click(row(0) + ` a.button`)
-	p.until(`document.querySelector("` + row(0) + `").innerText.includes("alpha is not connected")`)
+	p.until(`document.querySelector("` + row(0) + `").innerText.includes("The node is not connected")`)
 }
 
 // TestWhatAnAgentSaysIsNeverMarkup shows every text that an agent controls on every

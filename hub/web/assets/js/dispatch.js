@@ -80,7 +80,7 @@ function choose(name, yes) {
 }
 
 function showChosen() {
-  setText(byId("chosen"), t(chosen.size === 1 ? "dispatch.count.one" : "dispatch.count", { count: number(chosen.size) }));
+  setText(byId("chosen"), t("dispatch.count", { count: number(chosen.size) }));
   replace(byId("chips"), [...chosen].slice(0, chips).map((name) => el("li", null,
     el("button", { type: "button", "aria-label": t("dispatch.remove", { node: name }), on: { click: (e) => {
       const beside = e.currentTarget.parentElement.nextElementSibling || e.currentTarget.parentElement.previousElementSibling;

@@ -59,8 +59,8 @@ const list = new VirtualList({ root: byId("tasks"), rem: 6.25, gap: 0.5, key: (v
 function fits(v) {
   if (form.open.checked && isSettled(v.state)) return false;
   if (form.state.value && v.state !== form.state.value) return false;
-  if (form.target.value && v.target !== form.target.value.trim()) return false;
-  return !form.controller.value || v.controller === form.controller.value.trim();
+  const [target, controller] = [form.target.value.trim(), form.controller.value.trim()];
+  return (!target || v.target === target) && (!controller || v.controller === controller);
 }
 
 // found is what an event lets the page search in; the hub searches the texts too.
