@@ -40,6 +40,7 @@ type desk struct {
 	access *access.Access
 	now    time.Time
 	asked  []string
+	before int // how many were asked before the last event was looked up
 	answer func(path string) (int, string)
 	cookie *http.Cookie
 }
@@ -68,7 +69,7 @@ func newDesk(t *testing.T) *desk {
 	}
 	d.answer = func(path string) (int, string) { return http.StatusOK, `{"nodes":[],"sessions":[],"tasks":[]}` }
 	d.web = web.New(web.Config{
-		Gate: gate.New(gate.Config{Access: d.access, Names: []string{"box.lan"}}), LastEvent: func() string { return "g-b-7" }, Version: "test", Log: log,
+		Gate: gate.New(gate.Config{Access: d.access, Names: []string{"box.lan"}}), LastEvent: func() string { d.before = len(d.asked); return "g-b-7" }, Version: "test", Log: log,
 		Ask: func(_ *http.Request, path string) (int, []byte) {
 			d.asked = append(d.asked, path)
 			status, body := d.answer(path)
@@ -470,6 +471,9 @@ func TestAPageAsksAsItsReaderAndShowsWhyItCannot(t *testing.T) {
 	d.login()
 	if resp, _ := d.do(http.MethodGet, "/", ""); resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.StatusCode)
+	}
+	if d.before != 0 { // what happens after that, the page hears
+		t.Errorf("the last event was looked up after %v", d.asked[:d.before])
 	}
 	for _, path := range []string{"/v1/nodes?fills=40", "/v1/tasks?state=question&limit=500"} {
 		if !slices.Contains(d.asked, path) {
