@@ -14,6 +14,7 @@ import (
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/board"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
@@ -26,6 +27,7 @@ type desk struct {
 	instance string
 	box      *mail.Box
 	board    *board.Board
+	across   *across.Across
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -245,6 +247,7 @@ func (d *desk) Supersede() {
 	d.mu.Lock()
 	d.parked = true
 	d.mu.Unlock()
+	d.across.Park()
 	for _, r := range d.runners() {
 		r.Park()
 	}

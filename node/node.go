@@ -47,6 +47,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, endOpencomms: func() {}}
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
+	d.across = n.across
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
 	d.status = n.Status
 	d.board = n.newBoard()

@@ -13,6 +13,7 @@ import (
 	"opencode-mesh/auth/local"
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node"
+	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/engine"
 	ocm "opencode-mesh/protocol/opencomms"
@@ -230,4 +231,23 @@ func list(roles []string) string {
 		return "nobody"
 	}
 	return strings.Join(shown, ", ")
+}
+
+// notAcross refuses what the operator sends to a member of another machine: over there
+// nobody stands for the person here.
+func notAcross(ctx context.Context, p *opencomms.Project, r engine.SendRequest) error {
+	s, err := p.Read(ctx)
+	if err != nil {
+		return err
+	}
+	ch := engine.Find(s, r.Channel)
+	if ch == nil {
+		return nil // the rules refuse the channel
+	}
+	for _, m := range ch.Members {
+		if m.Host == across.Host && (strings.EqualFold(m.SessionID, r.To) || strings.EqualFold(m.Role, r.To)) {
+			return cli.Usage("%s is on another machine, and what the operator sends does not go there: say --as with a member of this one", cli.Or(m.Role))
+		}
+	}
+	return nil
 }

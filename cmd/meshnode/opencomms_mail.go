@@ -57,6 +57,11 @@ func (m *Main) sendOCM(cmd *cobra.Command, args []string) error {
 		if err != nil {
 			return err
 		}
+		if c.Operator {
+			if err := notAcross(ctx, p, r); err != nil {
+				return err
+			}
+		}
 		if r.Content, err = m.typed(cmd, args[1:], "file", "the message"); err != nil {
 			return err
 		}

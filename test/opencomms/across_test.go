@@ -281,6 +281,9 @@ func TestThePersonSeesAndEndsALink(t *testing.T) {
 	if out := alpha.ocm("status"); !strings.Contains(out, "review is linked with review of beta: open\n  shows them Builder\n  Reviewer-beta stands for their Reviewer\n") {
 		t.Errorf("status says %q", out)
 	}
+	if out := fleet.Shell(t, alpha.dir, "meshnode opencomms send review --to Reviewer-beta -- hello"); !strings.Contains(out, "say --as with a member of this one") {
+		t.Errorf("the operator is told %q", out)
+	}
 	if out := alpha.ocm("unlink", "review", "--node", "beta"); !strings.Contains(out, "no longer linked with review of beta") {
 		t.Errorf("unlink says %q", out)
 	}

@@ -40,6 +40,8 @@ type Across struct {
 
 	mu      sync.Mutex // guards the following fields
 	ctx     context.Context
+	cancel  context.CancelFunc // of ctx
+	parked  bool
 	workers map[string]*worker // by project directory
 	work    sync.WaitGroup
 }
@@ -67,7 +69,10 @@ func (a *Across) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	a.mu.Lock()
-	a.ctx = ctx
+	if a.parked {
+		cancel()
+	}
+	a.ctx, a.cancel = ctx, cancel
 	a.mu.Unlock()
 	all, err := a.links(func(*link) bool { return true })
 	if err == nil {
@@ -82,6 +87,17 @@ func (a *Across) Run(ctx context.Context) error {
 	a.mu.Unlock()
 	a.work.Wait()
 	return err
+}
+
+// Park ends the work for good: another process has the name of this node, and what this
+// one took out of a file would lie in a box that sends nothing. It does not wait.
+func (a *Across) Park() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.parked = true
+	if a.cancel != nil {
+		a.cancel()
+	}
 }
 
 // serve starts the worker of a project, unless it runs, and wakes it.

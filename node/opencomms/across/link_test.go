@@ -433,3 +433,22 @@ func TestRunWorksOnLinkedProjectsUntilItEnds(t *testing.T) {
 		}
 	}
 }
+
+func TestAProcessThatLostItsNameLeavesTheFilesAlone(t *testing.T) {
+	_, alpha, _ := pair(t)
+	clear(alpha.across.workers)
+	ended := make(chan error, 1)
+	go func() { ended <- alpha.across.Run(t.Context()) }()
+	alpha.across.Park()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	id := alpha.say("Builder", "Reviewer-beta", "hello")
+	alpha.link("review", "beta") // wakes nobody
+	if row := alpha.row(id); row.Status != ocm.StatusPending {
+		t.Errorf("it is %s", row.Status)
+	}
+	if err := alpha.across.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
