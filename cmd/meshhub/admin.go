@@ -174,7 +174,11 @@ func (m *Main) credentials() *cobra.Command {
 					return err
 				}
 				return cli.List(m.app, cmd, list.Credentials, "NAME\tROLE\tCREATED\tLAST USED\tREVOKED", func(c api.Credential) string {
-					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", c.Name, c.Role, c.CreatedAt.Format(time.RFC3339), when(c.LastUsed), when(c.RevokedAt))
+					role := string(c.Role)
+					if c.Browser {
+						role += " (browser)"
+					}
+					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", c.Name, role, c.CreatedAt.Format(time.RFC3339), when(c.LastUsed), when(c.RevokedAt))
 				})
 			})
 		},

@@ -21,7 +21,8 @@ type Restored struct {
 	// bindings, credentials that were issued, revocations, a new password. Zero if
 	// the backup does not tell.
 	AsOf time.Time
-	// Credentials are valid from now on, also those that were revoked after AsOf.
+	// Credentials are valid from now on, also those that were revoked after AsOf. Those
+	// of browsers are gone.
 	Credentials []store.Credential
 	// Revoked were revoked before AsOf and stay so.
 	Revoked []store.Credential
@@ -72,12 +73,15 @@ func renew(tx *bbolt.Tx) (done Restored, err error) {
 			done.AsOf = last.At // the stamp may be an older backup's, when the disk was full
 		}
 	}
+	var browsers []store.Credential
 	err = errors.Join(
 		bucket(tx, bucketCredentials).ForEach(func(hash, raw []byte) error {
 			cred, err := decodeCredential(hash, raw)
 			switch {
 			case err != nil:
 				return err
+			case cred.Browser: // may have been logged out since
+				browsers = append(browsers, cred)
 			case cred.RevokedAt.IsZero():
 				done.Credentials = append(done.Credentials, cred)
 			default:
@@ -92,6 +96,11 @@ func renew(tx *bbolt.Tx) (done Restored, err error) {
 	)
 	if err != nil {
 		return done, err
+	}
+	for _, cred := range browsers {
+		if err := dropCredential(tx, cred); err != nil {
+			return done, err
+		}
 	}
 	heads, err := loadTable(tx)
 	if err != nil {

@@ -98,6 +98,30 @@ func TestRestoreTellsWhatItBringsBack(t *testing.T) {
 	}
 }
 
+func TestNoBrowserIsLoggedInAfterARestore(t *testing.T) {
+	s := open(t, config(t))
+	enroll(t, s, "alpha")
+	cred := store.Credential{ID: "cred-browser", IdentityID: "id-alpha", Name: "alpha", CreatedAt: start, Browser: true, ExpiresAt: start.Add(time.Hour), Hash: hashOf("browser")}
+	if err := s.AddCredential(t.Context(), cred); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	done, err := bolt.Restore(t.Context(), backup(t, s), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(done.Credentials) != 1 || done.Credentials[0].ID != "cred-alpha" || len(done.Revoked) != 0 {
+		t.Errorf("valid again: %+v; revoked: %+v", done.Credentials, done.Revoked)
+	}
+	sound(t, dir)
+	if _, err := open(t, bolt.Config{Dir: dir, BallastBytes: -1}).CredentialByHash(t.Context(), cred.Hash); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the browser's session: %v", err)
+	}
+	if c, err := s.CredentialByHash(t.Context(), cred.Hash); err != nil || !c.RevokedAt.IsZero() {
+		t.Errorf("in the hub that was backed up: %+v, %v", c, err)
+	}
+}
+
 func hashOf(name string) (hash [32]byte) {
 	copy(hash[:], name)
 	return hash
