@@ -124,7 +124,7 @@ func TestACompactionThatWaitsForItsNodeIsShownAndCanceled(t *testing.T) {
 	n.Stop()
 	p.shows("The node is offline")
 	p.click("#compact")
-	p.until(`document.querySelector("#outcome.warn")?.innerText.includes("Compact: queued") && document.querySelector("#compact").disabled`)
+	p.until(`document.querySelector("#outcome.warn")?.innerText.includes("Compact: queued") && document.querySelector("#compact").disabled && document.activeElement.id === "outcome"`)
 
 	other := newPage(t, f)
 	other.login("/sessions")

@@ -2,10 +2,10 @@
 // wrote there is framed and shown as text. No event tells of a channel: what is shown is
 // asked for again while somebody looks.
 import { announce, block, byId, el, facts, replace, setText } from "./dom.js";
-import { ago, exactTime, has, line, number, t } from "./text.js";
+import { exactTime, has, line, number, t } from "./text.js";
 import { get } from "./api.js";
 import { channelEvery, channelPage, maxLine, maxPassage } from "./limits.js";
-import { hubNow, live, on } from "./live.js";
+import { live, on } from "./live.js";
 import { start } from "./shell.js";
 
 const nodes = new Map(block("first").nodes.nodes.map((n) => [n.name, n]));
@@ -72,17 +72,21 @@ function tile(c) {
       c.linked?.length ? el("span", { class: "cut" }, t("channels.linked", { nodes: c.linked.join(", ") })) : null));
 }
 
+let drawn = ""; // what is shown of the channel
 function showList() {
   const channels = list?.channels || [];
   sync(byId("channels"), channels.map((c) => ({ ...c, current: c.id === chosen })), (c) => c.id, tile);
   setText(byId("count"), list ? t(list.more ? "channels.count.more" : "channels.count", { count: number(channels.length), node }) : "");
   const c = channels.find((v) => v.id === chosen);
   byId("channel").hidden = !c;
+  const now = c ? node + JSON.stringify(c) : "";
+  if (now === drawn) return; // and whoever is in it keeps the place
+  drawn = now;
   if (!c) return;
   setText(byId("channel-title"), line(c.name, maxLine));
   replace(byId("about"), c.description ? el("p", { class: "untrusted", dir: "auto" }, line(c.description, maxLine)) : null, facts([
     [t("channels.project"), line(c.project, maxLine)],
-    [t("channels.created"), `${exactTime(c.created_at)} (${ago(c.created_at, hubNow())})`],
+    [t("channels.created"), exactTime(c.created_at)],
     [t("channels.delivered"), number(c.delivered)],
     [t("channels.links"), (c.linked || []).map((name) => (nodes.has(name) ? el("a", { href: address(name) }, name) : line(name, maxLine)))],
   ]));

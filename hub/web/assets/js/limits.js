@@ -15,7 +15,7 @@ export const firstRetry = 1_000;
 export const lastRetry = 15_000;
 /** How often what has changed is asked for again, at most. */
 export const refreshEvery = 1_000;
-/** Comparisons that finding what changed may take: lines, or words, of both sides. */
+/** Comparisons of lines and words that finding what changed may take. */
 export const maxDiffCells = 1_000_000;
 /** Lines of a digest that are shown at first. */
 export const maxDigestLines = 200;

@@ -78,11 +78,15 @@ function showOperation() {
   const bad = !open && operation.state !== "done";
   box.hidden = false;
   box.className = `notice ${open ? "warn" : bad ? "bad" : "ok"}`;
+  const inside = box.contains(document.activeElement);
   const detail = operation.error ? line(operation.error.message, maxLine) : !open ? line(operation.summary, maxLine) : "";
   replace(box,
     el("strong", null, opText(operation)), detail ? ` · ${detail} ` : " ",
     el("a", { href: `/tasks/${encodeURIComponent(operation.task)}` }, t("session.task")), " ",
     open ? el("button", { type: "button", class: "quiet", disabled: Boolean(operation.cancel_requested_at), on: { click: cancel } }, operation.cancel_requested_at ? t("session.canceling") : t("cancel")) : null);
+  // The keyboard goes on from here when the button that was used rests.
+  const at = document.activeElement;
+  if (inside || at === document.body || (open && at instanceof HTMLButtonElement && at.disabled)) box.focus();
 }
 
 function failed(e) {
