@@ -48,7 +48,6 @@ func (w *worker) poke() {
 // run works until ctx ends or the project has no links any more.
 func (w *worker) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	var owners sync.WaitGroup
 	var changed <-chan struct{}
 	defer func() {
 		cancel()
@@ -56,7 +55,6 @@ func (w *worker) run(ctx context.Context) {
 			for range changed { // closed when the watch has ended
 			}
 		}
-		owners.Wait()
 	}()
 	for ctx.Err() == nil {
 		if w.project == nil {
@@ -64,7 +62,6 @@ func (w *worker) run(ctx context.Context) {
 				w.fail(ctx, err)
 			} else {
 				w.project, changed = p, p.Watch(ctx)
-				owners.Go(func() { _ = p.WakeOwners(ctx) })
 			}
 		}
 		if w.project != nil {
