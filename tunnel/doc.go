@@ -19,6 +19,7 @@
 //	frames beside a write under way one buffer of 64 KiB   the mux waits
 //	unsent bytes in the kernel      64 KiB where it can    the next frame waits
 //	unread bytes of a stream        Config.Window          its writer waits, nobody else
+//	unread frames below 64 bytes    8,192 of a stream      it is reset: ResetFragments
 //	streams opened, not answered    256                    Open waits, within its context
 //	streams of the other side       MaxIncomingStreams     reset
 //	streams that nobody accepts     PreambleTimeout        reset

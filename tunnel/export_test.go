@@ -41,9 +41,17 @@ func (p *pulse) Look(now time.Duration, wall time.Time, lastRecv time.Duration) 
 	return [...]string{alive: "alive", probe: "probe", dead: "dead"}[v], next
 }
 
+// Counted is how many streams a session counts the unread frames of.
+func Counted(s *Session) int {
+	s.conn.sieve.mu.Lock()
+	defer s.conn.sieve.mu.Unlock()
+	return len(s.conn.sieve.open)
+}
+
 // Limits that tests reach for.
 const (
 	MaxKind      = maxKind
 	LingerBytes  = lingerBytes
 	NotSentLowat = notSentLowat
+	SmallUnread  = maxSmallUnread
 )

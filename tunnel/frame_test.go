@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -183,4 +184,41 @@ func TestAWriterThatWaitsForRoomLearnsThatTheLinkIsGone(t *testing.T) {
 	if err := out.write(opBinary, nil); !errors.Is(err, net.ErrClosed) {
 		t.Error(fmt.Errorf("afterwards: %w", err))
 	}
+}
+
+func TestWhoReadsNeverWritesAPongItselfNorWaitsForRoom(t *testing.T) {
+	near, far := net.Pipe() // takes a byte only when it is read
+	defer near.Close()
+	defer far.Close()
+	out := newOutgoing(newLink(near, 20*time.Second), false)
+	say := func(text string) {
+		t.Helper()
+		if err := out.pong([]byte(text)); err != nil { // returns
+			t.Fatal(err)
+		}
+	}
+	say("1")
+	var first [1]byte
+	if _, err := io.ReadFull(far, first[:]); err != nil { // it is being written
+		t.Fatal(err)
+	}
+	if err := out.write(opBinary, make([]byte, frameSize)); err != nil { // fills what may wait
+		t.Fatal(err)
+	}
+	say("2")
+	say("3")
+	r := bufio.NewReader(io.MultiReader(bytes.NewReader(first[:]), far))
+	var got []string
+	for range 3 {
+		h, err := readFrameHead(r)
+		payload := make([]byte, h.length)
+		if _, bad := io.ReadFull(r, payload); err != nil || bad != nil {
+			t.Fatal(err, bad)
+		}
+		got = append(got, fmt.Sprintf("%x %.1q", h.op, payload))
+	}
+	if want := []string{`a "1"`, `2 "\x00"`, `a "3"`}; !slices.Equal(got, want) {
+		t.Errorf("%q went out", got)
+	}
+	out.settled()
 }

@@ -21,16 +21,16 @@ func (s *Session) receive(stream *yamux.Stream) {
 	}
 	_ = stream.SetReadDeadline(time.Time{})
 
+	st := &Stream{mux: stream, session: s, kind: kind, accepted: true}
 	if kind == kindGoAway {
 		s.markDraining()
-		_ = stream.Close()
+		_ = st.Close()
 		return
 	}
 	if s.leaving.Load() {
 		s.refuse(stream, ResetGoingAway)
 		return
 	}
-	st := &Stream{mux: stream, session: s, kind: kind, accepted: true}
 	name, says, isService := kind.piped()
 	switch {
 	case kind == KindAPI:

@@ -31,6 +31,7 @@ type outgoing struct {
 	mu      sync.Mutex // guards the following fields
 	changed sync.Cond  // on writing or err
 	pending *[]byte    // frames to be written; nil: none
+	owed    []byte     // payload of the pong that goes out next; nil: none
 	writing bool       // somebody is in drain
 	said    bool       // the close frame was the last
 	err     error      // of the link; nothing is written any more
@@ -90,11 +91,43 @@ func (o *outgoing) write(op byte, payload []byte) error {
 	return o.drain()
 }
 
+// pong has the answer to a ping written soon, by somebody else: who reads must neither
+// wait for a place here nor become the writer of all that the mux adds meanwhile. Of
+// several pings that wait for their answer only the last is answered, as RFC 6455 lets.
+func (o *outgoing) pong(payload []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil || o.said {
+		return o.err // that the close frame was sent is no error of the reader's
+	}
+	o.owed = append(make([]byte, 0, len(payload)), payload...)
+	if !o.writing {
+		o.writing = true
+		go func() { _ = o.drain() }() // close waits for it, in settled
+	}
+	return nil
+}
+
+// settleOwed adds the pong that is owed to what is written next, if there is room.
+func (o *outgoing) settleOwed() {
+	if o.owed == nil || o.pending != nil && len(*o.pending)+maxControl+wsHeaderMax > cap(*o.pending) {
+		return
+	}
+	if o.pending == nil {
+		o.pending = frameBufs.Get().(*[]byte)
+	}
+	*o.pending = appendFrame(*o.pending, opPong, o.owed, o.masks)
+	o.owed = nil
+}
+
 // drain writes until nothing is left.
 func (o *outgoing) drain() error {
 	var err error
 	for {
 		o.mu.Lock()
+		if !o.said { // nothing is sent after a close frame
+			o.settleOwed()
+		}
 		b := o.pending
 		o.pending = nil
 		if err != nil {

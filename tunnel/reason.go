@@ -127,6 +127,7 @@ const (
 	ResetGoingAway   ResetCode = 6 // no new streams here any more
 	ResetBusy        ResetCode = 7 // nobody took the stream in time
 	ResetTimeout     ResetCode = 8 // the service did not take the connection in time
+	ResetFragments   ResetCode = 9 // too much came in pieces of a few bytes and was not read
 )
 
 // String describes the code for people.
@@ -150,6 +151,8 @@ func (c ResetCode) String() string {
 		return "not accepted in time"
 	case ResetTimeout:
 		return "service did not answer in time"
+	case ResetFragments:
+		return "too many small pieces that are not read"
 	default:
 		return fmt.Sprintf("code %d", uint32(c))
 	}

@@ -77,6 +77,10 @@ func newSession(c *wsConn, cfg Config, dialer bool) (*Session, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	c.onEnd = s.noteEnd
+	c.sieve.flooded = func(stream uint32) {
+		cfg.Log.Debug("tunnel stream reset: too many small frames of it are unread", "stream", stream)
+		s.spawn(func() { _, _ = c.Write(resetFrame(stream, ResetFragments)) })
+	}
 	s.watch = newWatchdog(c.link, cfg)
 	s.watch.onDead = func(silence time.Duration) {
 		s.abort(&CloseError{Reason: ReasonLost, Err: errors.New("nothing received for " + silence.Round(time.Millisecond).String())})

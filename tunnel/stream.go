@@ -48,6 +48,7 @@ type Stream struct {
 	// reading is held by the one Read under way, like the lock inside a net.Conn:
 	// it is what linger waits for after it interrupted that Read.
 	reading sync.Mutex
+	unread  *unread // nil until it was needed; guarded by reading
 }
 
 // Kind is what the stream carries.
@@ -65,6 +66,9 @@ func (s *Stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	n, err := s.mux.Read(p)
+	if n > 0 && n < smallSegment {
+		s.tookSmall(n)
+	}
 	switch {
 	case err == nil:
 		return n, nil
@@ -80,6 +84,16 @@ func (s *Stream) Read(p []byte) (int, error) {
 		return n, nil
 	default:
 		return n, s.session.streamError(err)
+	}
+}
+
+// tookSmall counts small frames as read. The caller holds reading.
+func (s *Stream) tookSmall(n int) {
+	if s.unread == nil {
+		s.unread = s.session.conn.sieve.of(s.mux.StreamID())
+	}
+	if s.unread != nil {
+		s.unread.took(n)
 	}
 }
 

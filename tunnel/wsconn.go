@@ -22,8 +22,9 @@ const readBuffer = 4 << 10
 //
 // Deadlines are link's, on the socket. The mux's own would only be in the way.
 type wsConn struct {
-	link *link
-	out  *outgoing
+	link  *link
+	out   *outgoing
+	sieve *sieve // reads what this reads, before the mux
 
 	// The following belongs to the reader.
 	in   *bufio.Reader
@@ -46,7 +47,9 @@ func newWSConn(l *link, early []byte, client bool) *wsConn {
 	if len(early) > 0 {
 		r = io.MultiReader(bytes.NewReader(bytes.Clone(early)), l)
 	}
-	return &wsConn{link: l, out: newOutgoing(l, client), in: bufio.NewReaderSize(r, readBuffer), over: make(chan struct{})}
+	c := &wsConn{link: l, out: newOutgoing(l, client), in: bufio.NewReaderSize(r, readBuffer), over: make(chan struct{})}
+	c.sieve = &sieve{in: payload{c}, open: map[uint32]*unread{}}
+	return c
 }
 
 // peerClosed is the error of a read after the other side's close frame.
@@ -63,7 +66,13 @@ func (e *badFrame) Error() string { return "WebSocket: " + e.err.Error() }
 func (e *badFrame) Unwrap() error { return e.err }
 
 // Read implements net.Conn.
-func (c *wsConn) Read(p []byte) (int, error) {
+func (c *wsConn) Read(p []byte) (int, error) { return c.sieve.Read(p) }
+
+// payload is what the messages of a wsConn hold.
+type payload struct{ *wsConn }
+
+// Read implements io.Reader.
+func (c payload) Read(p []byte) (int, error) {
 	for c.left == 0 {
 		if err := c.next(); err != nil {
 			return 0, c.readFailed(err)
@@ -114,7 +123,7 @@ func (c *wsConn) control(h frameHead) error {
 	}
 	switch h.op {
 	case opPing:
-		return c.out.write(opPong, payload)
+		return c.out.pong(payload)
 	case opPong:
 		return nil
 	}
@@ -174,6 +183,7 @@ func unknownCode(e *peerClosed) error {
 
 // Write implements net.Conn: p becomes one binary message.
 func (c *wsConn) Write(p []byte) (int, error) {
+	c.sieve.wrote(p)
 	err := c.out.write(opBinary, p)
 	switch {
 	case err == nil:
