@@ -50,7 +50,13 @@ func TestAQuestionIsAnsweredInOneClick(t *testing.T) {
 
 	// The badge is on every page, and a question on a task's own page is answered there,
 	// in words, by the keyboard.
+	// A page out of sight has the browser tell, if it may.
+	js[bool](p, `Object.defineProperty(document, "hidden", { value: true }), window.told = [], window.Notification = class { static permission = "granted"; constructor(...args) { window.told.push(args); } }, true`)
 	id = task("ASK:Which name?")
+	p.until(`window.told.length === 1`)
+	if told := js[string](p, `JSON.stringify(window.told[0])`); told != `["alpha asks",{"body":"Which name?","tag":"`+id+`"}]` {
+		t.Errorf("the browser tells %s", told)
+	}
 	p.until(`document.title.startsWith("(1) ")`)
 	p.open("/tasks/" + id)
 	p.until(`document.title.startsWith("(1) ")`)

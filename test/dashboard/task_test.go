@@ -15,6 +15,7 @@ import (
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
+	"opencode-mesh/test/stubllm"
 )
 
 // dot is a PNG of one pixel.
@@ -215,4 +216,34 @@ func TestWhatAnAgentSaysIsNeverMarkup(t *testing.T) {
 	if js[bool](p, `Boolean(window.pwned || document.querySelector("#injected, main img, main script"))`) {
 		t.Error("the address was read as markup")
 	}
+}
+
+// TestWhatARunningAgentDoesIsNeverMarkup has a real opencode call a tool that says so.
+func TestWhatARunningAgentDoesIsNeverMarkup(t *testing.T) {
+	llm := stubllm.Start(t)
+	f := fleet.New(t)
+	alpha := opencodeNode(t, f, llm, "alpha")
+	f.Ctl("desk").Healthy("alpha")
+	const shown = `<b id=injected><img src=x onerror=window.pwned=1>`
+	p := newPage(t, f)
+	p.login("/dispatch?node=alpha")
+	p.until(`document.querySelectorAll("#chips button").length === 1`)
+	js[bool](p, `document.getElementById("text").value = `+quote("TOOL:true '"+shown+"'; until test -e gate; do sleep 0.1; done")+`, true`)
+	p.click("#send")
+	literal := func(where string) {
+		t.Helper()
+		p.until(`document.querySelector(` + quote(where) + `)?.innerText.includes(` + quote(shown) + `)`)
+		if js[bool](p, `Boolean(window.pwned || document.querySelector("#injected, main img"))`) {
+			t.Errorf("%s: what an agent does was read as markup", where)
+		}
+	}
+	literal("#targets .card")
+	id := js[string](p, `document.querySelector("#targets .card").dataset.task`)
+	p.open("/tasks")
+	literal("#tasks .card")
+	p.open("/tasks/" + id)
+	literal("#activity")
+	write(t, filepath.Join(alpha.Work, "gate"), nil)
+	p.until(`document.querySelector("#head .state.done") && !document.querySelector("#activity")`)
+	p.until(`document.querySelector("#outcome .ctx")`) // its tokens
 }

@@ -81,6 +81,9 @@ function detail(name) {
     el("div", { class: "head" },
       el("h2", { id: "detail-title" }, n.name),
       el("button", { type: "button", on: { click: () => dialog.close() } }, t("close"))),
+    el("p", { class: "row" },
+      el("a", { href: "/dispatch?node=" + encodeURIComponent(name) }, t("dispatch.title")),
+      el("a", { href: "/tasks?target=" + encodeURIComponent(name) }, t("tasks.title"))),
     facts([
       [t("fleet.state"), `${t("node." + n.state)}, ${t("node.since", { time: exactTime(n.since), ago: ago(n.since, hubNow()) })}`],
       [t("node.agent"), [n.agent.kind, n.agent.version, health(n), n.agent.detail].filter(Boolean).join(" · ")],

@@ -31,6 +31,8 @@ export const maxPending = 5000;
 export const maxTasks = 10_000;
 /** Tasks that are asked for at once. */
 export const taskPage = 200;
+/** The largest page of the hub. */
+export const maxPage = 1000;
 /** Nodes that the dispatch page offers at once; the search finds the others. */
 export const maxOffered = 100;
 /** Targets of one dispatch, as the hub has it. */

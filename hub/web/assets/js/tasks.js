@@ -4,7 +4,7 @@
 import { block, byId, el, replace, setText } from "./dom.js";
 import { get } from "./api.js";
 import { ago, exactTime, line, number, t } from "./text.js";
-import { maxPending, maxTasks, taskPage } from "./limits.js";
+import { maxPage, maxPending, maxTasks, taskPage } from "./limits.js";
 import { hubNow, on } from "./live.js";
 import { VirtualList, cardOf } from "./list.js";
 import { ctxText, level } from "./plot.js";
@@ -135,19 +135,27 @@ function query() {
   return q;
 }
 
-async function ask(before) {
+// ask loads the newest tasks, or those before a cursor, and at least so many of them as
+// there are; it shows them once it has them all.
+async function ask(before, least = taskPage) {
   asking?.abort();
   const mine = new AbortController();
   asking = mine;
   const q = query();
   const here = q.size ? "/tasks?" + q : "/tasks";
-  q.set("limit", taskPage);
-  if (before) q.set("before", before);
+  changedMeanwhile.clear();
   try {
-    changedMeanwhile.clear();
-    const page = await get("/v1/tasks?" + q, { signal: mine.signal });
+    const all = { tasks: [], next: before };
+    do {
+      q.set("limit", Math.max(taskPage, Math.min(maxPage, least - all.tasks.length)));
+      if (all.next) q.set("before", all.next);
+      const page = await get("/v1/tasks?" + q, { signal: mine.signal });
+      all.tasks.push(...page.tasks);
+      all.next = page.next || "";
+      all.stopped = page.stopped;
+    } while (all.next && !all.stopped && all.tasks.length < least);
     history.replaceState(null, "", here);
-    add(page, !before);
+    add(all, !before);
     for (const v of changedMeanwhile.values()) change(v);
     byId("problem").hidden = true;
     show();
@@ -190,7 +198,8 @@ function flush() {
   if (moved) show();
 }
 
-on("resync", () => ask(""));
+// What was loaded is loaded again, so that the reader keeps the place.
+on("resync", () => ask("", rows.length));
 
 let typing = 0;
 function filter() {
