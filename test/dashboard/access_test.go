@@ -83,6 +83,14 @@ func TestEveryPageIsAccessible(t *testing.T) {
 		p.until(`document.querySelector("#ask-` + dialog + `[open]")`)
 		look("the question before a " + dialog)
 	}
+	p.visit(session)
+	p.click("#compact")
+	p.until(`document.querySelector("#outcome.ok")`)
+	look("a session that was compacted")
+	p.expect("net::ERR_")
+	s.Hub.Kill()
+	p.shows("Connection lost")
+	look("a page without its hub")
 }
 
 func (s *showcase) page(name string) showpage {

@@ -3,7 +3,6 @@
 package dashboard
 
 import (
-	"strings"
 	"testing"
 
 	"opencode-mesh/protocol/api"
@@ -33,7 +32,7 @@ func newShowcase(t *testing.T) *showcase {
 	f := fleet.New(t)
 	opencodeNode(t, f, llm, "desktop")
 	laptop := f.Node("laptop", f.Demo())
-	f.Node("attic", f.Demo())
+	attic := f.Node("attic", f.Demo())
 	ctl := f.Ctl("me")
 	ctl.Healthy("desktop")
 	ctl.Healthy("laptop")
@@ -75,9 +74,8 @@ func newShowcase(t *testing.T) *showcase {
 	opencomms(t, laptop, "send review --as opencode --to Reviewer --type review_request -- 'Please look at prices.go.'")
 	opencomms(t, laptop, "pull review --as claude-code")
 	opencomms(t, laptop, "send review --as claude-code --to Builder --type review_response -- 'Two nits, fine otherwise.'")
-	if out := ctl.Run("nodes"); !strings.Contains(out.Stdout, "attic") {
-		t.Fatalf("%+v", out)
-	}
+	attic.Kill()
+	ctl.AwaitNode("attic", func(n api.Node) bool { return n.State == api.NodeOffline })
 	var channels api.ChannelList
 	f.Ctl("boss", "--operator").Get("/v1/nodes/laptop/channels", &channels)
 	if len(channels.Channels) != 1 {
