@@ -161,3 +161,29 @@ func TestASendWhoseAnswerIsLostIsRepeatedUnderTheSameIDs(t *testing.T) {
 		t.Errorf("%d items are kept in the tab", kept)
 	}
 }
+
+func TestADraftOutlivesTheEndOfTheSession(t *testing.T) {
+	f := fleet.New(t)
+	ctl := f.Ctl("desk", "--operator")
+	f.Node("alpha", f.Demo())
+	ctl.Online("alpha")
+	p := newPage(t, f)
+	p.login("/dispatch")
+	p.until(`document.querySelectorAll("#nodes .state.ok").length === 1`)
+	p.click("#online")
+	p.enter("#text", "written before the end")
+	p.expect("401")
+	js[bool](p, `fetch("/logout", { method: "POST" }).then(() => (document.querySelector("#send").click(), true))`)
+	p.until(`location.pathname === "/login" && document.readyState === "complete"`)
+	p.enter("#password", fleet.Password)
+	p.click("form.login button")
+	p.until(`location.pathname === "/dispatch" && document.querySelector("#text")?.value === "written before the end"`)
+	p.shows("Nodes chosen: 1")
+	p.click("#send")
+	p.settled(1, "done")
+	var tasks api.TaskPage
+	ctl.Get("/v1/tasks", &tasks)
+	if len(tasks.Tasks) != 1 {
+		t.Errorf("%d tasks", len(tasks.Tasks))
+	}
+}

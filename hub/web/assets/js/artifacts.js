@@ -78,7 +78,8 @@ async function preview(box, task, file) {
       el("pre", { class: "said", dir: "auto", tabindex: "0", role: "region", "aria-label": t("artifact.text", { path: line(file.path, maxLine) }) }, text),
       got.whole ? null : el("p", { class: "hint" }, t("artifact.cut", { size: bytes(maxPreviewText) })));
   } catch (e) {
-    replace(box, el("p", { class: "notice warn", role: "alert" }, e.shown || e.message));
+    // A TypeError is the browser's: the connection broke off.
+    replace(box, el("p", { class: "notice warn", role: "alert" }, e instanceof TypeError ? t("error.network") : e.shown || e.message));
   }
 }
 

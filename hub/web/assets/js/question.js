@@ -3,7 +3,7 @@
 import { announce, el, replace, setText } from "./dom.js";
 import { post } from "./api.js";
 import { ago, exactTime, has, line, t } from "./text.js";
-import { maxAnswer, maxOptions } from "./limits.js";
+import { maxAnswer, maxLine, maxOptions } from "./limits.js";
 import { hubNow } from "./live.js";
 import { isSettled } from "./taskview.js";
 
@@ -33,7 +33,7 @@ export class QuestionBox {
         el("strong", null, t(permission ? "question.permission" : "question.asks")), " ",
         el("span", { class: "hint" }, t("question.asked", { time: exactTime(q.asked_at) }), " ",
           this.limit)),
-      el("pre", { class: "said", dir: "auto" }, q.text),
+      el("pre", { class: "said", dir: "auto", tabindex: q.text.length > maxLine ? "0" : null }, q.text),
     ];
   }
 

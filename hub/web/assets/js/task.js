@@ -97,7 +97,7 @@ function about() {
     [t("task.controller"), line(task.controller, maxLine)],
     [t("task.target"), line(task.target, maxLine)],
     [t("task.workspace"), line(task.workspace || t("task.workspace.first"), maxLine)],
-    [t("task.mode"), t("mode." + task.mode)],
+    [t("task.mode"), has("mode." + task.mode) ? t("mode." + task.mode) : ""],
     [t("task.session"), task.session ? `${line(task.session, maxLine)}${task.new_session ? ` (${t("task.session.new")})` : ""}` : ""],
     [t("task.attempt"), t("task.turn", { attempt: number(task.attempt), turn: number(task.turn) })],
     [t("task.created"), exactTime(task.created_at)],
