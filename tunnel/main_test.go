@@ -19,6 +19,8 @@ func TestMain(m *testing.M) {
 		os.Exit(childDial())
 	case "idle":
 		os.Exit(childIdle())
+	case "pipe":
+		os.Exit(childPipe())
 	default:
 		os.Exit(2)
 	}

@@ -79,6 +79,7 @@ func (s *Session) serveService(st *Stream, name string, says bool) {
 		_ = st.Reset(code)
 		return
 	}
+	setLinger(local, 0) // until both directions have ended: see pipe
 	p := &pipe{st: st, local: local}
 	if says {
 		if _, err := st.Write([]byte{takenByte}); err != nil {
@@ -89,7 +90,9 @@ func (s *Session) serveService(st *Stream, name string, says bool) {
 	p.run()
 }
 
-// pipe joins a stream to a connection of a local server.
+// pipe joins a stream to a connection of a local server. Whatever closes that before both
+// directions have ended, even the end of a killed process, is a TCP reset: half of what
+// was sent must not look like the whole.
 type pipe struct {
 	st    *Stream
 	local net.Conn
@@ -114,19 +117,26 @@ func (p *pipe) run() {
 		p.kill()
 	}
 	inward.Wait()
-	_ = p.local.Close() // closed already after kill, like the stream
+	setLinger(p.local, -1) // what the server has not taken yet is still delivered
+	_ = p.local.Close()    // closed already after kill, like the stream
 	_ = p.st.Close()
 }
 
 // kill ends both legs so that both peers see a failure, not an end.
 func (p *pipe) kill() {
 	p.once.Do(func() {
-		if t, ok := p.local.(interface{ SetLinger(int) error }); ok {
-			_ = t.SetLinger(0) // a TCP reset
-		}
-		_ = p.local.Close()
-		_ = p.st.Reset(ResetBroken) // second: it may wait for a place in the queue
+		setLinger(p.local, 0)
+		_ = socketOf(p.local).Close() // a TCP reset, before which TLS would say goodbye
+		_ = p.st.Reset(ResetBroken)   // second: it may wait for a place in the queue
 	})
+}
+
+// setLinger says what a close does with a TCP connection: 0 resets it, a negative value
+// is the usual one.
+func setLinger(conn net.Conn, seconds int) {
+	if t, ok := socketOf(conn).(interface{ SetLinger(int) error }); ok {
+		_ = t.SetLinger(seconds) // fails only on a closed socket
+	}
 }
 
 // copyIn copies from the tunnel to the local server and passes the end on.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +23,12 @@ import (
 	"opencode-mesh/protocol/api"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(childEnv); addr != "" {
+		os.Exit(childForward(addr))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait; only a hang reaches it.
 const patience = 30 * time.Second
@@ -111,20 +117,24 @@ func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 // serviceOf is the service as a client of the hub has it.
 func (h *hub) serviceOf() *client.Service {
 	h.t.Helper()
-	link, err := auth.ParseLink(h.URL)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	c, err := client.New(auth.Profile{Link: link, Name: "laptop", Credential: auth.Secret(credential)}, "")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	svc, err := c.Service("beta", "web")
+	svc, err := serviceAt(h.URL, auth.Secret(credential))
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(svc.Close)
 	return svc
+}
+
+func serviceAt(url string, secret auth.Secret) (*client.Service, error) {
+	link, err := auth.ParseLink(url)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(auth.Profile{Link: link, Name: "laptop", Credential: secret}, "")
+	if err != nil {
+		return nil, err
+	}
+	return c.Service("beta", "web")
 }
 
 // start forwards the service and returns where, and how to end it.

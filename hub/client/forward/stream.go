@@ -54,6 +54,7 @@ func pause(ctx context.Context, err error) bool {
 // join copies both ways until both directions have ended, or one failed.
 func (f *Forward) join(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
+	setLinger(conn, 0) // until both directions have ended: a killed process leaves no end behind
 	stream, err := f.cfg.Service.Dial(ctx)
 	if ctx.Err() == nil {
 		f.report(err)
@@ -75,6 +76,7 @@ func (f *Forward) join(ctx context.Context, conn net.Conn) {
 		cut()
 	}
 	outward.Wait()
+	setLinger(conn, -1) // what the other side has not taken yet is still delivered
 }
 
 // pass copies one direction and hands its end on.
@@ -87,8 +89,14 @@ func pass(dst client.Stream, src io.Reader) error {
 
 // abort closes a connection so that its peer sees a failure, not an end.
 func abort(conn net.Conn) {
-	if t, ok := conn.(interface{ SetLinger(int) error }); ok {
-		_ = t.SetLinger(0)
-	}
+	setLinger(conn, 0)
 	_ = conn.Close()
+}
+
+// setLinger says what a close does with a connection: 0 resets it, a negative value is
+// the usual one.
+func setLinger(conn net.Conn, seconds int) {
+	if t, ok := conn.(interface{ SetLinger(int) error }); ok {
+		_ = t.SetLinger(seconds)
+	}
 }
