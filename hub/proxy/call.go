@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"strings"
@@ -190,12 +191,23 @@ func (c *call) reason(err error) error {
 		return api.Errorf(api.CodeServiceDown, "%s of node %s broke the connection off before it answered", service, node)
 	case errors.Is(err, context.DeadlineExceeded):
 		return c.late()
+	case errors.Is(err, errHeader), says(err, "server response headers exceeded"):
+		return api.Errorf(api.CodeServiceDown, "the answer of %s of node %s has a header of more than %d bytes", service, node, maxAnswerHeader)
+	case errors.Is(err, errInformational), says(err, "too many 1xx"):
+		return api.Errorf(api.CodeServiceDown, "%s of node %s sent too many informational answers (1xx) and no other", service, node)
+	case errors.Is(err, errUnasked), says(err, "tried to switch protocol"):
+		return api.Errorf(api.CodeServiceDown, "%s of node %s answered with an upgrade (101) that nobody asked for", service, node)
+	case errors.Is(err, net.ErrClosed):
+		return api.Errorf(api.CodeServiceDown, "%s of node %s closed the connection before it had the whole request", service, node)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return api.Errorf(api.CodeServiceDown, "%s of node %s closed the connection before it answered", service, node)
 	}
 	c.proxy.cfg.Log.Info("a service could not be used", "node", node, "service", service, "err", err)
 	return api.Errorf(api.CodeServiceDown, "%s of node %s gave no answer that is HTTP", service, node)
 }
+
+// says reports whether an error is one that net/http only gives a text.
+func says(err error, text string) bool { return strings.Contains(err.Error(), text) }
 
 func (c *call) late() error {
 	return api.Errorf(api.CodeTimeout, "%s of node %s did not take the connection in %s", c.service.Name, c.node.name, dialLimit)

@@ -35,8 +35,8 @@ func (n *Node) RoundTrip(req *http.Request) (*http.Response, error) {
 			continue
 		}
 		res, err := n.exchange(s, req)
-		if err == nil || req.Context().Err() != nil {
-			return res, err
+		if err == nil || req.Context().Err() != nil || s.heard() {
+			return res, err // what has begun to answer has had the request
 		}
 		break // the service closed it just now, most likely
 	}
@@ -67,7 +67,15 @@ type stream struct {
 	since   time.Time // idle since
 }
 
-var errHeader = fmt.Errorf("the header of the answer is larger than %d bytes", maxAnswerHeader)
+// What an answer may have wrong that is HTTP.
+var (
+	errHeader        = fmt.Errorf("the header of the answer is larger than %d bytes", maxAnswerHeader)
+	errInformational = errors.New("too many informational answers")
+	errUnasked       = errors.New("an upgrade that nobody asked for")
+)
+
+// heard reports whether anything of the answer came that is waited for.
+func (s *stream) heard() bool { return s.left < maxAnswerHeader }
 
 // Read implements io.Reader for in.
 func (s *stream) Read(p []byte) (int, error) {
@@ -146,7 +154,7 @@ func (s *stream) ask(req *http.Request) (*http.Response, error) {
 		case err != nil:
 			return nil, err
 		case res.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errors.New("an upgrade that nobody asked for")
+			return nil, errUnasked
 		case res.StatusCode >= 200, res.StatusCode < 100:
 			return res, nil
 		}
@@ -156,7 +164,7 @@ func (s *stream) ask(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}
-	return nil, errors.New("too many informational answers")
+	return nil, errInformational
 }
 
 // body is the body of an answer. Its stream is used again once it was read to the end.

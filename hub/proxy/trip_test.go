@@ -169,3 +169,69 @@ func TestAnAnswerThatIsNoneIsSaidSo(t *testing.T) {
 		}
 	}
 }
+
+func TestARequestThatWasBegunToBeAnsweredIsNotSentAgain(t *testing.T) {
+	var conns, asked atomic.Int32
+	b := newBed(t, counted(t, &conns, func(c net.Conn, req *http.Request, _ int) bool {
+		if req.URL.Path == "/first" {
+			answer(c, "x")
+			return true
+		}
+		asked.Add(1)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-")
+		return false
+	}))
+	if body := text(t, b.get("first")); body != "x" {
+		t.Fatalf("got %q", body)
+	}
+	want(t, b.get("second"), api.CodeServiceDown, "alpha")
+	if n := asked.Load(); n != 1 || conns.Load() != 1 {
+		t.Errorf("the service was asked %d times, on %d connections", n, conns.Load())
+	}
+}
+
+func TestAnAnswerThatIsNoneSaysWhy(t *testing.T) {
+	drain := func(c net.Conn, r *bufio.Reader, answer string) {
+		if _, err := http.ReadRequest(r); err == nil {
+			_, _ = io.WriteString(c, answer)
+		}
+		_, _ = io.Copy(io.Discard, r)
+	}
+	for name, c := range map[string]struct {
+		method string
+		f      func(c net.Conn, r *bufio.Reader)
+		says   string
+	}{
+		"a large header": {"GET", func(c net.Conn, r *bufio.Reader) {
+			drain(c, r, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 300<<10)+"\r\n\r\n")
+		}, "header of more than"},
+		"a large header of what cannot be repeated": {"POST", func(c net.Conn, r *bufio.Reader) {
+			drain(c, r, "HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 300<<10)+"\r\n\r\n")
+		}, "header of more than"},
+		"only informational answers": {"GET", func(c net.Conn, r *bufio.Reader) {
+			drain(c, r, strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", 20))
+		}, "informational"},
+		"an upgrade": {"GET", func(c net.Conn, r *bufio.Reader) {
+			drain(c, r, "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		}, "nobody asked for"},
+		"an upgrade of what cannot be repeated": {"POST", func(c net.Conn, r *bufio.Reader) {
+			drain(c, r, "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		}, "nobody asked for"},
+		"an end in the middle of the request": {"POST", func(_ net.Conn, r *bufio.Reader) {
+			_, _ = io.ReadFull(r, make([]byte, 100<<10))
+		}, "connection"},
+		"another protocol": {"GET", func(c net.Conn, r *bufio.Reader) { drain(c, r, "SSH-2.0 x\r\n\r\n") }, "no answer that is HTTP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, httpService(raw(t, c.f)))
+			var body io.Reader
+			if c.method == http.MethodPost {
+				body = strings.NewReader("x")
+				if strings.HasPrefix(name, "an end") {
+					body = strings.NewReader(strings.Repeat("x", 20<<20))
+				}
+			}
+			want(t, b.do(b.request(c.method, "x", body)), api.CodeServiceDown, "alpha", c.says)
+		})
+	}
+}
