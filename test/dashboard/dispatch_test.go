@@ -156,6 +156,12 @@ func TestASendWhoseAnswerIsLostIsRepeatedUnderTheSameIDs(t *testing.T) {
 	if len(tasks.Tasks) != 2 {
 		t.Errorf("%d tasks", len(tasks.Tasks))
 	}
+	// What was not sent yet is there again too, and nothing is sent twice by that.
+	p.enter("#text", "not sent yet")
+	p.open("/tasks")
+	p.open("/dispatch")
+	p.until(`document.querySelector("#text").value === "not sent yet" && document.querySelector("#unsure").hidden`)
+	p.enter("#text", " ")
 	// Once it is known, nothing of it is kept.
 	if kept := js[int](p, `sessionStorage.length`); kept != 0 {
 		t.Errorf("%d items are kept in the tab", kept)
@@ -185,5 +191,13 @@ func TestADraftOutlivesTheEndOfTheSession(t *testing.T) {
 	ctl.Get("/v1/tasks", &tasks)
 	if len(tasks.Tasks) != 1 {
 		t.Errorf("%d tasks", len(tasks.Tasks))
+	}
+
+	// Who logs out leaves nothing behind.
+	p.enter("#text", "nobody's business")
+	p.click(`form[action="/logout"] button`)
+	p.until(`location.pathname === "/login" && document.readyState === "complete"`)
+	if kept := js[int](p, `sessionStorage.length`); kept != 0 {
+		t.Errorf("%d items are kept in the tab", kept)
 	}
 }

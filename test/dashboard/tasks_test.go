@@ -4,10 +4,10 @@ package dashboard
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"opencode-mesh/protocol/api"
-	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/test/fleet"
 )
 
@@ -69,30 +69,55 @@ func TestTheListOfTasksIsFilteredSearchedAndKept(t *testing.T) {
 	p.until(rows + ` === 1 && document.querySelector("#open").checked`)
 }
 
-func TestThousandsOfTasksAreLoadedAsTheReaderComesToThem(t *testing.T) {
-	f := fleet.New(t)
-	f.Node("away", f.Demo()).Kill()
-	ctl := f.Ctl("desk")
-	if f.Join(f.Hub.Link, "--name", "asleep", "--data", t.TempDir()).Code != 0 {
-		t.Fatal("no node")
-	}
-	const all = 1100
-	for n := 0; n < all; n += 100 {
-		for range 100 {
-			d := api.Dispatch{Text: fmt.Sprintf("number %d", n), Targets: []api.DispatchTarget{{Name: "asleep", ID: mesh.NewID("desk")}}}
-			if status, answer := ctl.API("POST", "/v1/tasks", d); status != 201 {
-				t.Fatalf("%d %s", status, answer)
-			}
-		}
-	}
+func TestWhatDoesNotFitAPageIsLoadedOrCounted(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "hub")
+	stock(t, dir)
+	f := fleet.NewAt(t, dir, "--log-level", "error")
+	ctl := f.Ctl("desk", "--operator")
 	p := newPage(t, f)
+
+	// Older tasks come as the reader comes near the end, and few rows exist at a time.
 	p.login("/tasks")
 	p.until(rows + ` === 200`)
-	p.until(`(scrollTo(0, document.body.scrollHeight), ` + rows + ` === 1100 && document.querySelector("#older").hidden)`)
+	p.until(`(scrollTo(0, document.body.scrollHeight), ` + rows + ` >= 600)`)
 	if n := js[int](p, `document.querySelectorAll("#tasks .card").length`); n > 60 {
 		t.Errorf("%d rows exist", n)
 	}
-	p.shows("Tasks: 1,100")
+
+	// A hundred nodes are offered at once; the search finds the others.
+	const targets = 130
+	query := "/dispatch?"
+	for i := range targets {
+		query += "&node=" + nodeName(i)
+	}
+	p.open(query)
+	p.shows(fmt.Sprintf("Nodes chosen: %d", targets))
+	p.until(`document.querySelectorAll("#nodes input").length === 100`)
+	p.shows("More that fit: 1,900.")
+	p.enter("#search", nodeName(1999))
+	p.until(`document.querySelectorAll("#nodes input").length === 1`)
+	p.press("\r")
+	p.shows(fmt.Sprintf("Nodes chosen: %d", targets+1))
+
+	// Of many targets the first are shown one by one, and all are counted.
+	p.enter("#text", "when you are back")
+	p.click("#send")
+	p.shows(fmt.Sprintf("%d queued", targets+1))
+	p.shows("Targets that are counted above and not shown here: 31.")
+	if n := js[int](p, `document.querySelectorAll("#targets .card").length`); n != 100 {
+		t.Errorf("%d targets are shown", n)
+	}
+	var queued api.TaskPage
+	ctl.Get("/v1/tasks?limit=1000&state=queued", &queued)
+	if len(queued.Tasks) != targets+1 {
+		t.Fatalf("%d tasks wait", len(queued.Tasks))
+	}
+	for _, v := range queued.Tasks {
+		if status, answer := ctl.API("POST", "/v1/tasks/"+v.Task+"/cancel", nil); status != 200 {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	p.until(fmt.Sprintf(`document.querySelector("#tally").textContent === "%d canceled"`, targets+1))
 }
 
 func TestALateResultIsMarkedAndKeptBesideTheTask(t *testing.T) {

@@ -3,7 +3,7 @@
 // Ids are made before the first send. While it is not known whether a send arrived, the
 // same content goes out under the same ids again, so that nothing runs twice; other
 // content gets ids of its own. The draft outlives a failed send and, in this tab only,
-// the way over the login page.
+// the page, be it for the login that comes between.
 import { announce, block, byId, el, replace, setText } from "./dom.js";
 import { get, post } from "./api.js";
 import { line, number, t } from "./text.js";
@@ -244,7 +244,7 @@ function showUnsure() {
   setText(f.send, t(same ? "dispatch.again" : "dispatch.send"));
 }
 
-// --- the draft of a send that failed, in this tab ---
+// --- the draft, in this tab ---
 
 const draftKey = "mesh-draft";
 
@@ -269,10 +269,12 @@ function takeUp() {
     return;
   }
   const c = draft.content;
-  unsure = { content: c, ids: draft.ids };
+  if (draft.ids) unsure = { content: c, ids: draft.ids };
+  else keep(null); // it is on the page again
   for (const name of c.names) if (nodes.has(name)) chosen.add(name);
   showChosen();
   f.text.value = c.text;
+  if (!draft.ids) return; // no more than that is kept of what was not sent
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === c.mode;
   f.new.checked = c.new;
   f.workspace.value = c.workspace;
@@ -284,6 +286,17 @@ function takeUp() {
   if (f.answer.value === "match") f.match.value = c.auto_answer;
   f.compact.value = c.auto_compact || "";
 }
+
+// What is written is there again after a login that came between, or another page; not
+// after the reader has logged out.
+let over = false;
+document.querySelector('form[action="/logout"]').addEventListener("submit", () => {
+  over = true;
+  keep(null);
+});
+addEventListener("pagehide", () => {
+  if (!over && !unsure && !f.send.disabled && f.text.value.trim()) keep({ content: { names: [...chosen], text: f.text.value }, ids: null });
+});
 
 // --- the rest ---
 
