@@ -63,6 +63,7 @@ func (e Engine) Drain(s *opencomms.State, recipient string, opt DrainOptions) []
 			spent(ch, now) != nil:
 			rest = append(rest, id)
 		default:
+			row.ID = id // a valid row may lack its id or have another; its key counts
 			row.Status = opencomms.StatusInFlight
 			row.Attempts++
 			ch.DeliveredTotal++
@@ -147,8 +148,9 @@ func (e Engine) Requeue(s *opencomms.State, recipient string, ids []string) []st
 // which: those of somebody else must not be touched.
 func (e Engine) Sweep(s *opencomms.State, filter func(*opencomms.Envelope) bool) []string {
 	var found opencomms.Ordered[[]*opencomms.Envelope]
-	for _, row := range s.Messages.All() {
+	for id, row := range s.Messages.All() {
 		if row.Status == opencomms.StatusInFlight && filter(row) && e.release(s, row) {
+			row.ID = id // as in Drain
 			rows, _ := found.Get(row.Recipient)
 			found.Set(row.Recipient, append(rows, row))
 		}

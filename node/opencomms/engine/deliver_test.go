@@ -50,6 +50,28 @@ func TestADrainTakesTheWholeQueueInOrder(t *testing.T) {
 	}
 }
 
+func TestARowIsDeliveredUnderItsKeyWhateverIdItHas(t *testing.T) {
+	for _, own := range []string{"", "ocm_of_another"} {
+		w := newWorld(t)
+		w.channel("review", 2)
+		row := w.send("1")
+		key := row.ID
+		row.ID = own
+		got := w.drain("ses_b")
+		if !slices.Equal(ids(got), []string{key}) {
+			t.Fatalf("id %q: drained %v, not %s", own, ids(got), key)
+		}
+		row.ID = own
+		if swept := w.e.Sweep(w.s, func(*opencomms.Envelope) bool { return true }); !slices.Equal(swept, []string{key}) || !slices.Equal(w.queue("ses_b"), []string{key}) {
+			t.Fatalf("id %q: swept %v, queue %v", own, swept, w.queue("ses_b"))
+		}
+		w.now += minute
+		if n := w.e.Commit(w.s, "ses_b", ids(w.drain("ses_b")), opencomms.ModePull); n != 1 || row.Status != opencomms.StatusDelivered {
+			t.Errorf("id %q: %d committed, the row is %s", own, n, row.Status)
+		}
+	}
+}
+
 func TestTheCooldownHoldsUpOnlyWhatComesFirst(t *testing.T) {
 	w := newWorld(t)
 	w.channel("review", 2)
