@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +43,7 @@ func (m *Main) status() *cobra.Command {
 					return err
 				}
 				if cli.AsJSON(cmd) {
-					return json.NewEncoder(m.app.Stdout).Encode(s)
+					return m.app.JSONLine(s)
 				}
 				return printStatus(m.app.Stdout, s)
 			})
@@ -189,9 +188,8 @@ func (m *Main) decide(use, short, example string, do func(*cobra.Command, *node.
 
 func (m *Main) printHeld(cmd *cobra.Command, list []tasks.TaskInfo) error {
 	if cli.AsJSON(cmd) {
-		enc := json.NewEncoder(m.app.Stdout)
 		for _, t := range list {
-			if err := enc.Encode(t); err != nil {
+			if err := m.app.JSONLine(t); err != nil {
 				return err
 			}
 		}

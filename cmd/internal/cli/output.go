@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"text/tabwriter"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +22,36 @@ func AsJSON(cmd *cobra.Command) bool {
 	return b
 }
 
-// JSONLine writes one JSON object on a line of its own to stdout.
-func (a *App) JSONLine(v any) error { return json.NewEncoder(a.Stdout).Encode(v) }
+// JSONLine writes one JSON object on a line of its own to stdout. Characters that
+// steer a terminal or cannot be seen are escaped: foreign text is in it, and a person
+// may be looking. Whoever reads the JSON gets them as they were.
+func (a *App) JSONLine(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = a.Stdout.Write(append(visible(line), '\n'))
+	return err
+}
+
+// visible is a JSON text without raw controls and formatting characters, such as
+// those that turn the direction of writing. The encoder leaves all from U+007F on as
+// they are, and they stand in strings only.
+func visible(text []byte) []byte {
+	out := make([]byte, 0, len(text)+1)
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		if r < 0x7f || !unicode.In(r, unicode.Cc, unicode.Cf) {
+			out = append(out, text[:size]...)
+		} else {
+			for _, unit := range utf16.AppendRune(nil, r) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+		}
+		text = text[size:]
+	}
+	return out
+}
 
 // List prints rows to stdout: as a table under a heading, cells parted by tabs, or
 // with --json one object per line.
