@@ -190,7 +190,10 @@ func TestASetTOMLValueLeavesEverythingElseAsItIs(t *testing.T) {
 		})
 	}
 	t.Run("a table that is there in another form is refused", func(t *testing.T) {
-		for _, text := range []string{"mcp_servers = { s = { command = \"y\" } }", "[mcp_servers]\ns.command = \"y\""} {
+		for _, text := range []string{
+			"mcp_servers = { s = { command = \"y\" } }", "[mcp_servers]\ns.command = \"y\"",
+			"mcp_servers = { a = { command = \"y\" } }", "mcp_servers.a.command = \"y\"", "mcp_servers = {}", "mcp_servers = 1", "mcp_servers = [{}]",
+		} {
 			doc, err := parseTOML([]byte(text))
 			if err != nil {
 				t.Fatal(err)
@@ -221,13 +224,14 @@ func TestARemovedTOMLTableTakesNothingElseAlong(t *testing.T) {
 // FuzzEdits asks of both editors that what they write says what was asked for and
 // nothing else.
 func FuzzEdits(f *testing.F) {
-	for _, text := range []string{"{}", "{\n  \"mcp\": {\"a\": 1,}, // c\n}", "[mcp.b]\na = [1]\n", "a = \"\"\"x\"\"\"", "{\"mcp\":null}", "{\"a\":[{},]}"} {
+	for _, text := range []string{"{}", "{\n  \"mcp\": {\"a\": 1,}, // c\n}", "[mcp.b]\na = [1]\n", "a = \"\"\"x\"\"\"", "{\"mcp\":null}", "{\"a\":[{},]}",
+		"mcp = { a = { b = 1 } }", "mcp.a.b = 1", "[mcp]\na = { b = 1 }", "[[mcp]]\na = 1", "[mcp]\nopencomms.env.A = 1"} {
 		f.Add([]byte(text))
 	}
 	path := []string{"mcp", "opencomms"}
 	want := map[string]any{"command": "x", "env": map[string]any{"A": "1"}}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for _, parse := range []func([]byte) (document, error){jsonc, strictJSON, toml} {
+		for _, parse := range []func([]byte) (document, error){jsonc, strictJSON, readTOML} {
 			doc, err := parse(text)
 			if err != nil {
 				continue

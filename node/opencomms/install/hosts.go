@@ -52,7 +52,6 @@ type document interface {
 
 func jsonc(text []byte) (document, error)      { return parseJSON(text, true) }
 func strictJSON(text []byte) (document, error) { return parseJSON(text, false) }
-func toml(text []byte) (document, error)       { return parseTOML(text) }
 
 // hosts are those whose configuration is known. What is here was tried with
 // opencode 1.18.33, Claude Code 2.1.197 and Codex 0.171.0.
@@ -78,7 +77,7 @@ var hosts = []host{
 	},
 	{
 		name: "codex", files: []string{filepath.Join(".codex", "config.toml")},
-		parse: toml, path: []string{"mcp_servers"},
+		parse: readTOML, path: []string{"mcp_servers"},
 		entry: codexServer, member: []string{"env", memberEnv},
 		start: func(s server) string {
 			return "codex -c " + quote("mcp_servers."+serverName+".env."+memberEnv+"="+tomlValue(s.member))

@@ -371,6 +371,22 @@ func TestAFileThatCannotBeReadIsLeftAndWhatToAddIsSaid(t *testing.T) {
 			t.Errorf("got %+v", res)
 		}
 	})
+	t.Run("also when TOML lets no table be added", func(t *testing.T) {
+		for text, says := range map[string]string{
+			"mcp_servers = { a = { command = \"x\" } }\n":          "mcp_servers is set by a key",
+			"mcp_servers.a.command = \"x\"\n":                      "mcp_servers is set by a key",
+			"mcp_servers = { a = { command = \"x\" } } # c\n[b]\n": "mcp_servers is set by a key",
+			"[a]\nb = 1\n[a]\nc = 1\n":                             "line 3",
+			"a = { b = 1 }\n[a.c]\n":                               "line 2",
+		} {
+			dir := project(t, map[string]string{".codex/config.toml": text})
+			res := install(t, request(dir, "codex", "builder"))
+			if res.Config != ByHand || !strings.Contains(res.Reason, says) || read(t, dir, ".codex/config.toml") != text {
+				t.Errorf("%q: got %+v", text, res)
+			}
+			wantIn(t, res.Entry, "[mcp_servers.opencomms]")
+		}
+	})
 	t.Run("also when the host would read another path in it", func(t *testing.T) {
 		r := request(project(t, nil), "claude-code", "builder")
 		r.Command = "/opt/${X}/meshnode"

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2"
 )
 
 // tomlText is a TOML text that was read, as far as editing one table of it needs:
@@ -30,6 +32,25 @@ type statement struct {
 
 // bare is a number, a date or a bool.
 type bare string
+
+// readTOML is parseTOML of a text that a whole parser finds valid, too: ours lets
+// pass what it need not tell apart, such as a table that is defined twice.
+func readTOML(text []byte) (document, error) {
+	doc, err := parseTOML(text)
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]any
+	if err := toml.Unmarshal(text, &all); err != nil {
+		var at *toml.DecodeError
+		if errors.As(err, &at) {
+			line, column := at.Position()
+			return nil, fmt.Errorf("line %d, column %d: %w", line, column, err)
+		}
+		return nil, err
+	}
+	return doc, nil
+}
 
 func parseTOML(text []byte) (*tomlText, error) {
 	p := &tomlText{text: text, tree: map[string]any{}}
@@ -375,6 +396,18 @@ func (p *tomlText) add(path []string, o object) ([]byte, error) {
 	if _, ok := lookup(p.tree, path); ok {
 		return nil, fmt.Errorf("%s is there already in a form that is not edited", strings.Join(path, "."))
 	}
+	for n := range path {
+		if v, ok := lookup(p.tree, path[:n]); ok {
+			if _, table := v.(map[string]any); !table {
+				return nil, fmt.Errorf("%s is no table", strings.Join(path[:n], "."))
+			}
+		}
+	}
+	for _, s := range p.statements {
+		if n := common(s.path, path); !s.heading && n > s.depth {
+			return nil, fmt.Errorf("%s is set by a key and not by a heading, and no table can be added to it", strings.Join(path[:n], "."))
+		}
+	}
 	var b strings.Builder
 	if rest := bytes.TrimRight(p.text, " \t\r\n"); len(rest) > 0 {
 		b.Write(rest)
@@ -386,6 +419,14 @@ func (p *tomlText) add(path []string, o object) ([]byte, error) {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\n", "\r\n")
 	}
 	return []byte(text), nil
+}
+
+// common is how many elements two paths begin with alike.
+func common(a, b []string) (n int) {
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // remove is the text without the tables at and below a path.
