@@ -67,6 +67,9 @@ func TestEveryPageIsAccessible(t *testing.T) {
 		p.visit(page)
 		look(page.name)
 	}
+	// The window is a phone's now: where the reader is stands in view.
+	p.visit(s.page("audit"))
+	p.until(`document.querySelector(".places [aria-current]").getBoundingClientRect().right <= innerWidth`)
 	// What opens above the pages.
 	p.visit(s.pages[0])
 	p.press("?")

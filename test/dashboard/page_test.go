@@ -29,7 +29,8 @@ import (
 
 func TestMain(m *testing.M) { fleet.Main(m) }
 
-// patience bounds a whole visit; only a hang reaches it.
+// patience bounds twice what is waited for, and a third of a whole visit; only a hang
+// reaches it.
 const patience = 2 * time.Minute
 
 // page is a browser of its own, without cookies, with one page.
@@ -63,7 +64,7 @@ func newPage(t *testing.T, f *fleet.Fleet) *page {
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // its sandbox refuses root
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)

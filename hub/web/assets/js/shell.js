@@ -60,5 +60,7 @@ export function start() {
   keys.start();
   connection();
   notify.start();
+  // On a phone the navigation is wider than the window.
+  document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   listen();
 }
