@@ -40,7 +40,7 @@ type EnvelopeFields struct {
 	SenderRole    string
 	Recipient     string // session id
 	RecipientRole string
-	Timestamp     int64 // when it was sent; the copies of a broadcast share it
+	Timestamp     int64 // when it was sent, or came from another machine; the copies of a broadcast of this one share it
 	Type          string
 	Content       string // at most MaxContent UTF-16 units
 	ReplyTo       string // message id

@@ -1,8 +1,10 @@
 package across
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -49,21 +51,21 @@ func (w *worker) takeIn(ctx context.Context, l *link, s *ocm.State) error {
 	for ctx.Err() == nil {
 		var k []byte
 		in := new(incoming)
-		first := ""
+		var copies broadcast
 		err := w.a.box.View(func(tx *bolt.Tx) error {
 			err := walk(tx, bucketIn, key(l.ID, ""), func(at []byte, i *incoming) error {
 				k, in = at, i
 				return errStop
 			})
 			if err == nil && k != nil {
-				_, err = get(tx, bucketCopies, in.copies(l), &first)
+				_, err = get(tx, bucketCopies, in.broadcast(l), &copies)
 			}
 			return err
 		})
 		if err != nil || k == nil {
 			return err
 		}
-		row, code, err := w.relay(ctx, l, s, in, first)
+		row, code, err := w.relay(ctx, l, s, in, &copies)
 		var refusal *engine.Refusal
 		switch {
 		case errors.As(err, &refusal) && passing[refusal.Code]:
@@ -78,7 +80,7 @@ func (w *worker) takeIn(ctx context.Context, l *link, s *ocm.State) error {
 		case err != nil:
 			return err
 		}
-		if err := w.settle(ctx, l, k, in, row, code); errors.Is(err, mail.ErrFull) {
+		if err := w.settle(ctx, l, k, in, copies, row, code); errors.Is(err, mail.ErrFull) {
 			w.waiting(l, waitOutbox)
 			w.later(w.a.retry)
 			return nil
@@ -89,8 +91,8 @@ func (w *worker) takeIn(ctx context.Context, l *link, s *ocm.State) error {
 	return ctx.Err()
 }
 
-// copies is the key of the broadcast that a message may be a copy of.
-func (in *incoming) copies(l *link) []byte {
+// broadcast is the key of the broadcast that a message may be a copy of.
+func (in *incoming) broadcast(l *link) []byte {
 	m := in.Message
 	return key(l.ID, m.From, m.Correlation, strconv.FormatInt(m.SentAt, 10), ocm.ContentHash(m.Content))
 }
@@ -99,7 +101,7 @@ var errLinkRate = errors.New("the link's minute is full")
 
 // relay puts one message into the file, if it is not there. It returns the row, or why
 // it will never be one.
-func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming, first string) (*ocm.Envelope, string, error) {
+func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming, copies *broadcast) (*ocm.Envelope, string, error) {
 	m := in.Message
 	if l.Closed {
 		return nil, codeUnlinked, nil
@@ -130,17 +132,20 @@ func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming,
 			row = there
 			return nil
 		}
+		if copies.closed(to.Session) {
+			return &engine.Refusal{Code: engine.Duplicate, Message: "the recipient has a copy of this broadcast"}
+		}
 		if engine.Member(ch, p.Session) == nil && p.Code == string(engine.ChannelFull) {
 			return &engine.Refusal{Code: engine.ChannelFull, Message: "the sender has no place in the channel"}
 		}
 		relayed, err := w.project.Engine().Relay(s, engine.RelayRequest{
 			Channel: ch.Name, From: p.Session, To: to.Session, ID: m.ID, Correlation: m.Correlation, ReplyTo: m.ReplyTo,
-			Root: m.Root, Hops: m.Hops, Type: m.Type, Content: m.Content, CopyOf: first,
+			Root: m.Root, Hops: m.Hops, Type: m.Type, Content: m.Content, CopyOf: copies.First,
 		})
 		if err != nil {
 			return err
 		}
-		if first == "" && !counted {
+		if copies.First == "" && !counted {
 			r := w.rates[l.ID]
 			if r == nil {
 				r = &rate{}
@@ -159,7 +164,7 @@ func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming,
 }
 
 // settle notes what became of a message, and tells its sender.
-func (w *worker) settle(ctx context.Context, l *link, k []byte, in *incoming, row *ocm.Envelope, code string) error {
+func (w *worker) settle(ctx context.Context, l *link, k []byte, in *incoming, copies broadcast, row *ocm.Envelope, code string) error {
 	m := in.Message
 	rc := receipt{Link: m.Link, ID: m.ID, State: stateQueued}
 	if row == nil {
@@ -168,9 +173,10 @@ func (w *worker) settle(ctx context.Context, l *link, k []byte, in *incoming, ro
 	return w.a.box.Update(ctx, func(tx *bolt.Tx) error {
 		errs := []error{remove(tx, bucketIn, k), w.receipt(tx, l, rc)}
 		if row != nil {
+			copies = broadcast{First: cmp.Or(copies.First, m.ID), To: append(slices.Clone(copies.To), row.Recipient)}
 			errs = append(errs,
 				put(tx, bucketOpen, key(l.ID, m.Link, m.ID), arrival{Link: m.Link, ID: m.ID}),
-				remember(tx, clockHub, in.SentMS, bucketCopies, in.copies(l), m.ID),
+				remember(tx, clockHub, in.SentMS, bucketCopies, in.broadcast(l), copies),
 				remember(tx, clockLocal, w.a.nowMS(), bucketChains, key(m.ID), chain{Hops: row.Hops, Root: row.Root, Correlation: row.Correlation}),
 			)
 		}

@@ -6,25 +6,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
+
+	ocm "opencode-mesh/protocol/opencomms"
 )
 
 // The buckets. Keys of what belongs to a link begin with its id and NUL; numbers in
 // keys are big-endian.
 const (
-	bucketLinks  = "opencomms.links"  // link → Link
-	bucketOffers = "opencomms.offers" // node NUL their channel NUL our channel → offer
-	bucketOut    = "opencomms.out"    // link, number → outgoing: noted, not sent yet
-	bucketTraces = "opencomms.traces" // link, message id → trace: what was noted and has not ended
-	bucketEnded  = "opencomms.ended"  // link, number → trace: what has ended, the newest MaxEnded
-	bucketTell   = "opencomms.tell"   // link, message id → telling: who is to be told of an end
-	bucketIn     = "opencomms.in"     // link, number → incoming: not in the file yet
-	bucketOpen   = "opencomms.open"   // link, origin → arrival: in the file, has not ended
-	bucketKnown  = "opencomms.known"  // origin → nothing: what came in for the last window
-	bucketCopies = "opencomms.copies" // link, broadcast → id of the first copy that was put into the file
-	bucketChains = "opencomms.chains" // message id → chain
-	bucketAges   = "opencomms.ages"   // clock, ms, bucket NUL key → nothing
+	bucketLinks  = "opencomms.links"      // link → Link
+	bucketOffers = "opencomms.offers"     // node NUL their channel NUL our channel → offer
+	bucketOut    = "opencomms.out"        // link, number → outgoing: noted, not sent yet
+	bucketTraces = "opencomms.traces"     // link, message id → trace: what was noted and has not ended
+	bucketEnded  = "opencomms.ended"      // link, number → trace: what has ended, the newest MaxEnded
+	bucketTell   = "opencomms.tell"       // link, message id → telling: who is to be told of an end
+	bucketIn     = "opencomms.in"         // link, number → incoming: not in the file yet
+	bucketOpen   = "opencomms.open"       // link, origin → arrival: in the file, has not ended
+	bucketKnown  = "opencomms.known"      // origin → nothing: what came in for the last window
+	bucketCopies = "opencomms.broadcasts" // link, broadcast → broadcast: what was put into the file of it
+	bucketChains = "opencomms.chains"     // message id → chain
+	bucketAges   = "opencomms.ages"       // clock, ms, bucket NUL key → nothing
 )
 
 // outgoing is a message that was seen in the queue of a proxy.
@@ -60,6 +63,18 @@ type incoming struct {
 type arrival struct {
 	Link string `json:"link"` // the other side's
 	ID   string `json:"message_id"`
+}
+
+// broadcast are the copies of a message that were put into the file.
+type broadcast struct {
+	First string   `json:"first"` // message id
+	To    []string `json:"to"`    // sessions; each gets one copy
+}
+
+// closed reports whether a session gets no copy: it has one, or there are as many as a
+// channel has others.
+func (b *broadcast) closed(session string) bool {
+	return slices.Contains(b.To, session) || len(b.To) >= ocm.MaxMembers-1
 }
 
 // chain is what a file may have forgotten of a message that crossed.

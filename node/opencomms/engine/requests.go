@@ -77,8 +77,8 @@ type RelayRequest struct {
 	Hops    int
 	Type    string
 	Content string
-	// CopyOf is the message id of a copy of the same broadcast that was accepted
-	// here: rate and duplicates were asked for that one.
+	// CopyOf is the message id of the copy of the same broadcast that was accepted
+	// here first: rate and duplicates were asked for that one. A recipient gets one copy.
 	CopyOf string
 }
 

@@ -97,8 +97,11 @@ func (e Engine) Relay(s *opencomms.State, r RelayRequest) (*opencomms.Envelope, 
 	if m.to, err = recipients(ch, m.sender, r.To, false); err != nil {
 		return nil, err
 	}
-	if first, ok := s.Messages.Get(r.CopyOf); ok && first.ChannelID == ch.ID && first.Sender == m.sender && first.Content == m.content {
-		m.copied, m.now = true, first.Timestamp
+	if first, ok := s.Messages.Get(r.CopyOf); ok && first.ChannelID == ch.ID && first.Sender == m.sender && first.Correlation == m.correlation && first.Content == m.content {
+		if copied(s, first, m.to[0].SessionID) {
+			return nil, refuse(Duplicate, "%s has a copy of this broadcast already", m.to[0].Role)
+		}
+		m.copied = true
 	}
 	rows, err := e.post(s, m)
 	if err != nil {
@@ -106,6 +109,18 @@ func (e Engine) Relay(s *opencomms.State, r RelayRequest) (*opencomms.Envelope, 
 	}
 	e.Retain(s)
 	return rows[0], nil
+}
+
+// copied reports whether a recipient has the broadcast whose first copy here is given.
+// Copies carry the time of their own arrival, which is when they begin to grow old.
+func copied(s *opencomms.State, first *opencomms.Envelope, recipient string) bool {
+	for _, row := range s.Messages.All() {
+		if row.Recipient == recipient && row.ChannelID == first.ChannelID && row.Sender == first.Sender && row.Timestamp >= first.Timestamp &&
+			row.Correlation == first.Correlation && row.Content == first.Content {
+			return true
+		}
+	}
+	return false
 }
 
 // Notice queues a row of type system for one member and returns its id. from is

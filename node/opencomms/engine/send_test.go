@@ -361,7 +361,7 @@ func TestACopyOfARelayedBroadcastIsOneSendWithTheFirst(t *testing.T) {
 	timerBefore := ch.Timer.SegmentStart
 	second, err := w.e.Relay(w.s, relayed(func(r *engine.RelayRequest) { r.ID, r.To, r.CopyOf = id("ocm_", 2), "C", first.ID }))
 	w.must(err)
-	if second.Timestamp != first.Timestamp || ch.Rate.Count != 1 || ch.Timer.SegmentStart != timerBefore || len(ch.ProcessedCorrelations) != 1 {
+	if second.Timestamp != w.now || ch.Rate.Count != 1 || ch.Timer.SegmentStart != timerBefore || len(ch.ProcessedCorrelations) != 1 {
 		t.Errorf("%+v, rate %+v, timer %+v", second.EnvelopeFields, ch.Rate, ch.Timer)
 	}
 	// What only claims to be a copy is judged as everything else.
@@ -369,9 +369,16 @@ func TestACopyOfARelayedBroadcastIsOneSendWithTheFirst(t *testing.T) {
 		func(r *engine.RelayRequest) { r.Content = "other" },
 		func(r *engine.RelayRequest) { r.CopyOf = id("ocm_", 99) },
 		func(r *engine.RelayRequest) { r.From, r.To = "ses_b", "A" },
+		func(r *engine.RelayRequest) { r.Correlation = id("cor_", 9) },
 	} {
 		_, err = w.e.Relay(w.s, relayed(func(r *engine.RelayRequest) { r.ID, r.To, r.CopyOf = id("ocm_", 3), "C", first.ID }, claim))
 		w.refused(err, engine.RateLimited)
+	}
+	// Nobody gets a second copy, neither under another id nor when the first was read.
+	w.row(second.ID).Status = "delivered"
+	for _, to := range []string{"B", "C"} {
+		_, err = w.e.Relay(w.s, relayed(func(r *engine.RelayRequest) { r.ID, r.To, r.CopyOf = id("ocm_", 4), to, first.ID }))
+		w.refused(err, engine.Duplicate)
 	}
 }
 
