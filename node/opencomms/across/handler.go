@@ -108,7 +108,7 @@ func (a *Across) receiveMessage(tx *bolt.Tx, m api.Mail, body message) error {
 	}
 	return errors.Join(
 		remember(tx, clockHub, m.SentMS, bucketKnown, known, struct{}{}),
-		add(tx, bucketIn, l.ID, incoming{SentMS: m.SentMS, Message: body}),
+		add(tx, bucketIn, l.ID, incoming{SentMS: m.SentMS, CameMS: a.nowMS(), Message: body}),
 	)
 }
 

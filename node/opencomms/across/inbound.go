@@ -22,10 +22,14 @@ const (
 	waitRate   = "link_rate"   // the link put LinkRate messages into the channel in this minute
 )
 
-// passing are the refusals that end by themselves or by a person here. They are the
-// channel's, so that everything behind waits too.
-var passing = map[engine.Code]bool{
-	engine.Paused: true, engine.RateLimited: true, engine.RuntimeExhausted: true, engine.DeliveredExhausted: true,
+// passing are the refusals that end by themselves or by a person here; a budget that is
+// spent stays so. They are the channel's, so that everything behind waits too.
+var passing = map[engine.Code]bool{engine.Paused: true, engine.RateLimited: true}
+
+// expired reports whether a message waited here for as long as mail may be on its way,
+// by the clock of this node.
+func (in *incoming) expired(nowMS int64) bool {
+	return nowMS-cmp.Or(in.CameMS, in.SentMS) > api.MailAge.Milliseconds()
 }
 
 // rate counts what a link puts into a channel.
@@ -68,6 +72,8 @@ func (w *worker) takeIn(ctx context.Context, l *link, s *ocm.State) error {
 		row, code, err := w.relay(ctx, l, s, in, &copies)
 		var refusal *engine.Refusal
 		switch {
+		case errors.As(err, &refusal) && passing[refusal.Code] && in.expired(w.a.nowMS()):
+			code = api.MailExpired
 		case errors.As(err, &refusal) && passing[refusal.Code]:
 			w.waiting(l, string(refusal.Code))
 			w.later(w.a.retry)

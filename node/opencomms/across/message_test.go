@@ -109,21 +109,27 @@ func TestRateOfTheOtherSideAndOfTheLinkWait(t *testing.T) {
 	}
 }
 
-func TestABudgetThatIsSpentHoldsMailUp(t *testing.T) {
+func TestAPauseThatIsLongerThanMailMayTakeIsToldToTheSender(t *testing.T) {
 	w, alpha, beta := pair(t)
-	beta.change(func(s *ocm.State) {
-		ch := engine.Find(s, "review")
-		ch.Budgets.MaxDelivered, ch.DeliveredTotal = 1, 1
-	})
-	id := alpha.say("Builder", "Reviewer-beta", "one")
+	beta.change(func(s *ocm.State) { engine.Find(s, "review").Paused = true })
+	old := alpha.say("Builder", "Reviewer-beta", "old")
 	w.settle()
-	if l := beta.status().Links[0]; l.WaitsFor != string(engine.DeliveredExhausted) {
+	w.pass(api.MailAge - time.Hour)
+	young := alpha.say("Builder", "Reviewer-beta", "young")
+	w.settle()
+	if l := beta.status().Links[0]; l.Incoming != 2 || l.WaitsFor != string(engine.Paused) {
+		t.Fatalf("the status says %+v", l)
+	}
+	w.pass(2 * time.Hour)
+	w.settle()
+	told(t, alpha, "Builder", old, stateRefused, "its channel paused, for too long")
+	if l := beta.status().Links[0]; l.Incoming != 1 {
 		t.Errorf("the status says %+v", l)
 	}
-	beta.change(func(s *ocm.State) { engine.Find(s, "review").Budgets.MaxDelivered = 2 })
+	beta.change(func(s *ocm.State) { engine.Find(s, "review").Paused = false })
 	w.settle()
-	if beta.row(id) == nil {
-		t.Error("it did not arrive")
+	if got := beta.pull("Reviewer"); !slices.Equal(got, []string{young}) {
+		t.Errorf("pulled %v", got)
 	}
 }
 
@@ -142,6 +148,16 @@ func TestWhatTheOtherSideRefusesForGoodIsToldToTheSender(t *testing.T) {
 				}
 			})
 		}, "the same was sent"},
+		"the messages are used up": {func(beta *side) {
+			beta.change(func(s *ocm.State) {
+				ch := engine.Find(s, "review")
+				ch.Budgets.MaxDelivered, ch.DeliveredTotal = 1, 1
+			})
+		}, "used up its messages"},
+		"the time is used up": {func(beta *side) {
+			beta.change(func(s *ocm.State) { engine.Find(s, "review").Budgets.MaxRuntime = 1 })
+			beta.w.pass(time.Minute)
+		}, "used up its time"},
 		"stale": {func(beta *side) {
 			beta.change(func(s *ocm.State) { engine.Find(s, "review").Members[0].Stale = true })
 		}, "session is gone"},
@@ -300,7 +316,7 @@ func TestMailThatComesBackIsToldToTheSender(t *testing.T) {
 		reason string
 	}{
 		string(api.CodeUnknownTarget): {false, "no node of that name"},
-		api.MailExpired:               {true, "away for too long; it may have arrived"},
+		api.MailExpired:               {true, "for too long; it may have arrived"},
 		api.MailTargetRevoked:         {false, "removed from the mesh"},
 		string(api.CodeNotSupported):  {false, "no OpenComms across machines"},
 		string(api.CodeRefused):       {false, "not linked on the other machine"},

@@ -56,6 +56,7 @@ type telling struct {
 // incoming is a message that is to be put into the file.
 type incoming struct {
 	SentMS  int64   `json:"sent_ms"` // stamp of the hub
+	CameMS  int64   `json:"came_ms"` // clock of this node
 	Message message `json:"message"`
 }
 
