@@ -16,9 +16,10 @@ type Mail struct {
 	ID   string `json:"id"`
 	Kind string `json:"kind"`
 	// From is the sender as it was; To is a name, which may be another identity's when
-	// the mail is delivered.
+	// the mail is delivered. ToID is the only identity that may get it, "": any.
 	From api.Party `json:"from"`
 	To   string    `json:"to"`
+	ToID string    `json:"to_id,omitempty"`
 	Lane string    `json:"lane,omitempty"`
 	// Hash is of kind, target, lane and body, so that a repeat is told from another mail.
 	Hash string `json:"hash"`

@@ -21,7 +21,7 @@ const retryFull = 2 * time.Second
 func (o *Office) Accept(ctx context.Context, from store.Identity, m api.Mail) (rc api.MailReceipt, fresh bool, err error) {
 	k := key{from.Name, m.ID}
 	rec := store.Mail{
-		ID: m.ID, Kind: m.Kind, From: api.Party{ID: from.ID, Name: from.Name}, To: m.To, Lane: m.Lane,
+		ID: m.ID, Kind: m.Kind, From: api.Party{ID: from.ID, Name: from.Name}, To: m.To, ToID: m.ToID, Lane: m.Lane,
 		Hash: hash(&m), Size: len(m.Body), State: api.MailQueued,
 	}
 	over, e, err := o.enter(ctx, k, &rec, m.SentMS)
@@ -31,7 +31,7 @@ func (o *Office) Accept(ctx context.Context, from store.Identity, m api.Mail) (r
 	case e != nil:
 		return *e, false, nil
 	}
-	stored, err := o.commit(ctx, rec, m.Body)
+	stored, holder, err := o.commit(ctx, rec, m.Body)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.taking, k)
@@ -44,7 +44,11 @@ func (o *Office) Accept(ctx context.Context, from store.Identity, m api.Mail) (r
 	o.mails[k] = entry
 	o.place(entry)
 	o.cfg.Observer.MailTaken()
-	return entry.receipt(), true, nil
+	rc = entry.receipt()
+	if other(&stored, holder) {
+		o.conclude(entry, replaced)
+	}
+	return rc, true, nil
 }
 
 // enter finds a mail that is known, or reserves the room for one that is not. over is
@@ -112,8 +116,9 @@ func (o *Office) stamp(m *store.Mail, sentMS int64) error {
 // room refuses what does not fit. Called with mu held.
 func (o *Office) room(m *store.Mail) error {
 	var to, from party
+	var share share
 	if p := o.parties[m.To]; p != nil {
-		to = *p
+		to, share = *p, p.shares[m.From.Name]
 	}
 	if p := o.parties[m.From.Name]; p != nil {
 		from = *p
@@ -122,6 +127,8 @@ func (o *Office) room(m *store.Mail) error {
 	switch w := weight(m); {
 	case to.queued >= o.cfg.MaxPerTarget || to.bytes+w > o.cfg.MaxBytesPerTarget:
 		err = api.Errorf(api.CodeQueueFull, "%d mails of %d bytes wait for %s; send it again later", to.queued, to.bytes, m.To)
+	case share.queued >= o.cfg.MaxPerPair || share.bytes+w > o.cfg.MaxBytesPerPair:
+		err = api.Errorf(api.CodeQueueFull, "%d mails of %d bytes of %s wait for %s; send it again later", share.queued, share.bytes, m.From.Name, m.To)
 	case from.sent >= o.cfg.MaxPerSender:
 		err = api.Errorf(api.CodeQueueFull, "%d mails of %s wait here; send it again later", from.sent, m.From.Name)
 	case o.bytes+w > o.cfg.MaxBytes:
@@ -133,25 +140,33 @@ func (o *Office) room(m *store.Mail) error {
 	return err
 }
 
-// commit stores a mail if a node has the name that it is for.
-func (o *Office) commit(ctx context.Context, m store.Mail, body []byte) (store.Mail, error) {
-	switch live, err := o.live(ctx, m.To); {
+// commit stores a mail if a node has the name that it is for, and tells whose the name
+// is.
+func (o *Office) commit(ctx context.Context, m store.Mail, body []byte) (stored store.Mail, holder string, err error) {
+	switch holder, err = o.holder(ctx, m.To); {
 	case err != nil:
-		return m, err
-	case !live:
-		return m, api.Errorf(api.CodeUnknownTarget, "no node is named %q", m.To)
+		return m, "", err
+	case holder == "":
+		return m, "", api.Errorf(api.CodeUnknownTarget, "no node is named %q", m.To)
 	}
-	return o.st.AddMail(ctx, m, body)
+	stored, err = o.st.AddMail(ctx, m, body)
+	return stored, holder, err
 }
 
-// live reports whether a node has a name.
-func (o *Office) live(ctx context.Context, name string) (bool, error) {
+// holder is the identity of the node that has a name, "" if there is none.
+func (o *Office) holder(ctx context.Context, name string) (string, error) {
 	id, err := o.st.IdentityByName(ctx, name)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
+	if errors.Is(err, store.ErrNotFound) || err == nil && id.Role != api.RoleNode {
+		return "", nil
 	}
-	return err == nil && id.Role == api.RoleNode, err
+	return id.ID, err
 }
+
+// other reports whether a mail is for another identity than that which has the name.
+func other(m *store.Mail, holder string) bool { return m.ToID != "" && m.ToID != holder }
+
+// replaced is the receipt of such a mail.
+var replaced = api.MailReceipt{State: api.MailReturned, Code: api.MailTargetReplaced, Message: "another machine has the name of the target"}
 
 // Known tells a node which of its mails without a receipt are not here.
 func (o *Office) Known(from store.Identity, ids []string) api.MailKnown {
@@ -171,6 +186,9 @@ func hash(m *api.Mail) string {
 	h := sha256.New()
 	for _, s := range []string{m.Kind, m.To, m.Lane} { // none can hold a NUL
 		_, _ = io.WriteString(h, s+"\x00")
+	}
+	if m.ToID != "" {
+		_, _ = io.WriteString(h, m.ToID+"\x00")
 	}
 	_, _ = h.Write(m.Body)
 	return hex.EncodeToString(h.Sum(nil))

@@ -18,6 +18,7 @@ import (
 type conn struct {
 	office *Office
 	party  *party
+	id     string // identity
 	node   Node
 	ctx    context.Context
 	end    context.CancelFunc
@@ -34,7 +35,7 @@ type conn struct {
 // The returned detach ends it and returns when all that it started has ended.
 func (o *Office) Attach(ctx context.Context, id store.Identity, node Node) (detach func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &conn{office: o, node: node, ctx: ctx, end: cancel, slots: make(chan struct{}, MaxInFlight)}
+	c := &conn{office: o, id: id.ID, node: node, ctx: ctx, end: cancel, slots: make(chan struct{}, MaxInFlight)}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.party(id.Name)
@@ -122,6 +123,11 @@ func (o *Office) old(e *entry) bool { return o.cfg.Clock.Now().Sub(e.m.SentAt) >
 // deliverOnce makes one attempt; nil means that the mail is out of its lane.
 func (c *conn) deliverOnce(e *entry) error {
 	o := c.office
+	if other(&e.m, c.id) {
+		o.landed(e, false)
+		o.finish(e, replaced)
+		return nil
+	}
 	select {
 	case c.slots <- struct{}{}:
 	case <-c.ctx.Done():
@@ -160,7 +166,7 @@ func (c *conn) send(e *entry) error {
 	ctx, cancel := context.WithTimeout(c.ctx, CallTimeout)
 	defer cancel()
 	return c.node.Mail(ctx, api.Mail{
-		ID: e.id, Kind: e.m.Kind, From: e.m.From.Name, FromID: e.m.From.ID, To: e.m.To, Lane: e.m.Lane,
+		ID: e.id, Kind: e.m.Kind, From: e.m.From.Name, FromID: e.m.From.ID, To: e.m.To, ToID: e.m.ToID, Lane: e.m.Lane,
 		Body: body, SentMS: e.m.SentAt.UnixMilli(),
 	})
 }

@@ -14,6 +14,11 @@ import (
 func (o *Office) finish(e *entry, r api.MailReceipt) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.conclude(e, r)
+}
+
+// conclude is finish with mu held.
+func (o *Office) conclude(e *entry, r api.MailReceipt) {
 	if e.phase != queued {
 		return
 	}
@@ -187,15 +192,28 @@ func (o *Office) Sweep(ctx context.Context) {
 		o.finish(e, api.MailReceipt{State: api.MailReturned, Code: api.MailExpired, Message: "the target did not take it in time"})
 	}
 	for _, name := range away {
-		live, err := o.live(ctx, name)
+		holder, err := o.holder(ctx, name)
 		if err != nil {
 			if ctx.Err() == nil {
 				o.log.Warn("names of mails could not be looked up, trying again later", "err", err)
 			}
 			return
 		}
-		if !live {
+		if holder == "" {
 			o.Retire(name)
+		} else {
+			o.replace(name, holder)
+		}
+	}
+}
+
+// replace returns what waits for a name and is not for the identity that has it now.
+func (o *Office) replace(name, holder string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, e := range o.mails {
+		if e.m.To == name && e.phase == queued && other(&e.m, holder) {
+			o.conclude(e, replaced)
 		}
 	}
 }

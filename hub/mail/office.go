@@ -3,7 +3,8 @@
 // cannot be delivered. It knows nothing of HTTP, and nothing of what is in a mail.
 //
 // A mail is addressed to a name and comes from a name: who has the name when it is
-// delivered gets it, after a `join --replace` too. A name that nobody has any more
+// delivered gets it, after a `join --replace` too, unless the sender said which identity
+// it means: then it is returned. A name that nobody has any more
 // takes nothing with it: what waits for it is returned, what it sent is dropped.
 //
 // A mail costs one commit that is waited for, when it is taken. That it was delivered,
@@ -77,21 +78,23 @@ type Config struct {
 	Log      *slog.Logger
 	// RetryMin is the first pause after a call to a node that failed; 0: retryMin.
 	RetryMin time.Duration
-	// MaxPerTarget, MaxBytesPerTarget, MaxPerSender and MaxBytes bound what waits; 0:
-	// the limits of package api.
-	MaxPerTarget, MaxPerSender  int
-	MaxBytesPerTarget, MaxBytes int64
+	// MaxPerTarget, MaxBytesPerTarget, MaxPerPair, MaxBytesPerPair, MaxPerSender and
+	// MaxBytes bound what waits; 0: the limits of package api.
+	MaxPerTarget, MaxPerPair, MaxPerSender       int
+	MaxBytesPerTarget, MaxBytesPerPair, MaxBytes int64
 }
 
 func (c *Config) complete() error {
 	switch {
 	case c.Store == nil || c.Clock == nil || c.Observer == nil || c.Log == nil:
 		return errors.New("mail: store, clock, observer and log are needed")
-	case c.RetryMin < 0 || c.MaxPerTarget < 0 || c.MaxPerSender < 0 || c.MaxBytesPerTarget < 0 || c.MaxBytes < 0:
+	case c.RetryMin < 0 || c.MaxPerTarget < 0 || c.MaxPerSender < 0 || c.MaxBytesPerTarget < 0 || c.MaxBytes < 0 || c.MaxPerPair < 0 || c.MaxBytesPerPair < 0:
 		return errors.New("mail: a limit is negative")
 	}
 	setDefault(&c.RetryMin, retryMin)
 	setDefault(&c.MaxPerTarget, api.MaxMailPerTarget)
+	setDefault(&c.MaxPerPair, api.MaxMailPerPair)
+	setDefault(&c.MaxBytesPerPair, api.MaxMailBytesPerPair)
 	setDefault(&c.MaxPerSender, api.MaxMailPerSender)
 	setDefault(&c.MaxBytesPerTarget, api.MaxMailBytesPerTarget)
 	setDefault(&c.MaxBytes, api.MaxMailBytes)
@@ -140,13 +143,29 @@ func (e *entry) receipt() api.MailReceipt {
 type party struct {
 	name string
 	conn *conn // nil while it is away
-	// lanes hold what waits for it, queued and bytes count that.
-	lanes  map[laneKey]*lane
-	queued int
-	bytes  int64
+	// lanes hold what waits for it; share counts that, shares by sender.
+	lanes map[laneKey]*lane
+	share
+	shares map[string]share
 	// sent counts its own mails that the office knows.
 	sent     int
 	receipts []*entry // what it is to be told
+}
+
+// share is how much waits for a party.
+type share struct {
+	queued int
+	bytes  int64
+}
+
+// add counts n mails that weigh w together. Called with mu held.
+func (p *party) add(from string, n int, w int64) {
+	s := p.shares[from]
+	s.queued, s.bytes = s.queued+n, s.bytes+w
+	if p.shares[from] = s; s.queued == 0 {
+		delete(p.shares, from)
+	}
+	p.queued, p.bytes = p.queued+n, p.bytes+w
 }
 
 // laneKey is a lane to a party.
@@ -219,7 +238,7 @@ func (o *Office) Counts() (waiting, receipts int) {
 func (o *Office) party(name string) *party {
 	p := o.parties[name]
 	if p == nil {
-		p = &party{name: name, lanes: map[laneKey]*lane{}}
+		p = &party{name: name, lanes: map[laneKey]*lane{}, shares: map[string]share{}}
 		o.parties[name] = p
 	}
 	return p
@@ -238,8 +257,7 @@ func weight(m *store.Mail) int64 { return int64(m.Size) + api.MailOverhead }
 // reserve counts a queued mail, or with -1 one that is not to be. Called with mu held.
 func (o *Office) reserve(m *store.Mail, d int) {
 	to, from := o.party(m.To), o.party(m.From.Name)
-	to.queued += d
-	to.bytes += int64(d) * weight(m)
+	to.add(m.From.Name, d, int64(d)*weight(m))
 	from.sent += d
 	o.bytes += int64(d) * weight(m)
 	o.forget(to)
@@ -249,8 +267,7 @@ func (o *Office) reserve(m *store.Mail, d int) {
 // unreserveBody counts a mail that is not queued any more. Called with mu held.
 func (o *Office) unreserveBody(m *store.Mail) {
 	to := o.party(m.To)
-	to.queued--
-	to.bytes -= weight(m)
+	to.add(m.From.Name, -1, -weight(m))
 	o.bytes -= int64(m.Size)
 	o.forget(to)
 }

@@ -22,6 +22,9 @@ type Mail struct {
 	FromID string `json:"from_id,omitempty"`
 	// To is the name of the node that gets it: whoever has the name then.
 	To string `json:"to"`
+	// ToID is the identity that the sender takes the name for; if another has it, the
+	// mail is returned with MailTargetReplaced. "": whoever has the name.
+	ToID string `json:"to_id,omitempty"`
 	// Lane is a text of the sender's. Mails of one From, To and Lane arrive in the order
 	// in which they were sent.
 	Lane string `json:"lane,omitempty"`
@@ -42,11 +45,19 @@ const (
 	MaxMailKind = 64
 	// MaxMailLane is the longest Mail.Lane, in bytes.
 	MaxMailLane = 128
+	// MaxMailToID is the longest Mail.ToID, in bytes.
+	MaxMailToID = 128
 	// MaxMailPerTarget is how many mails may wait at the hub for one node; the next is
 	// refused with CodeQueueFull and waits at its sender.
 	MaxMailPerTarget = 1000
 	// MaxMailBytesPerTarget is how many bytes may wait at the hub for one node.
 	MaxMailBytesPerTarget = 64 << 20
+	// MaxMailPerPair is how many mails of one sender may wait at the hub for one node, so
+	// that no sender keeps others from it.
+	MaxMailPerPair = MaxMailPerTarget / 4
+	// MaxMailBytesPerPair is how many bytes of one sender may wait at the hub for one
+	// node.
+	MaxMailBytesPerPair = MaxMailBytesPerTarget / 4
 	// MaxMailPerSender is how many mails and receipts of one sender the hub keeps.
 	MaxMailPerSender = 10000
 	// MaxMailBytes is how many bytes of mail the hub keeps in all.
@@ -79,14 +90,16 @@ const (
 	MailExpired = "expired"
 	// MailTargetRevoked: no node has the name any more.
 	MailTargetRevoked = "target_revoked"
+	// MailTargetReplaced: another identity than Mail.ToID has the name.
+	MailTargetReplaced = "target_replaced"
 )
 
 // MailReceipt tells a sender what became of a mail.
 type MailReceipt struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
-	// Code and Message say why it was returned: MailExpired, MailTargetRevoked, or the
-	// Code of a refusal.
+	// Code and Message say why it was returned: MailExpired, MailTargetRevoked,
+	// MailTargetReplaced, or the Code of a refusal.
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
 	// MayHaveArrived is set when a returned mail was sent to its target and no answer
@@ -147,6 +160,8 @@ func (m *Mail) Check() error {
 		return Errorf(CodeBadRequest, "the target of a mail is the name of a node: %s", NameRule)
 	case len(m.Lane) > MaxMailLane || strings.ContainsFunc(m.Lane, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }):
 		return Errorf(CodeBadRequest, "the lane of a mail is at most %d bytes without control characters", MaxMailLane)
+	case len(m.ToID) > MaxMailToID || strings.ContainsFunc(m.ToID, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return Errorf(CodeBadRequest, "the identity of a mail's target is at most %d printable characters", MaxMailToID)
 	case len(m.Body) > MaxMailBody:
 		return Errorf(CodeTooLarge, "the body of a mail is at most %d bytes", MaxMailBody)
 	case !json.Valid(m.Body):
