@@ -43,13 +43,14 @@ type Across struct {
 	cancel  context.CancelFunc // of ctx
 	parked  bool
 	workers map[string]*worker // by project directory
+	met     map[string]string  // peer identity by link, of those whose name another used
 	work    sync.WaitGroup
 }
 
 // New makes the links of a box and registers them there as what knows the mail of
 // OpenComms. Call it before the box is attached to a hub, and then Run.
 func New(cfg Config) *Across {
-	a := &Across{box: cfg.Box, node: cfg.Node, now: cfg.Now, log: cfg.Log, retry: cfg.Retry, workers: map[string]*worker{}}
+	a := &Across{box: cfg.Box, node: cfg.Node, now: cfg.Now, log: cfg.Log, retry: cfg.Retry, workers: map[string]*worker{}, met: map[string]string{}}
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -124,6 +125,28 @@ func (a *Across) wake() {
 	for _, w := range a.workers {
 		w.poke()
 	}
+}
+
+// meet notes that a mail came under the name of a link's peer from another.
+func (a *Across) meet(l *link) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.met[l.ID] = l.PeerID
+	if w := a.workers[l.Project]; w != nil {
+		w.poke()
+	}
+}
+
+// strangers writes down whom meet saw for a link.
+func (a *Across) strangers(ctx context.Context, l *link) error {
+	a.mu.Lock()
+	id, ok := a.met[l.ID]
+	delete(a.met, l.ID)
+	a.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return a.box.Update(ctx, func(tx *bolt.Tx) error { return estrange(tx, l.Peer, id) })
 }
 
 // retire ends the worker of a project without links. It reports false if it got one

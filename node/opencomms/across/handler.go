@@ -46,6 +46,11 @@ func (a *Across) Received(api.Mail) { a.wake() }
 // Settled implements mail.Handler.
 func (a *Across) Settled(tx *bolt.Tx, r api.MailReceipt, m api.Mail) error {
 	tx.OnCommit(a.wake)
+	if r.Code == api.MailTargetReplaced {
+		if err := estrange(tx, m.To, m.ToID); err != nil {
+			return err
+		}
+	}
 	switch m.Kind {
 	case kindMessage:
 		var body message
@@ -90,13 +95,28 @@ func theirs(tx *bolt.Tx, m api.Mail, channel, theirChannel string) (*link, error
 // same reports whether a mail comes from the node that a link was made with.
 func (l *link) same(m api.Mail) bool { return l.PeerID == "" || l.PeerID == m.FromID }
 
+// estrange notes that the name of a node is another's than that which links were made
+// with.
+func estrange(tx *bolt.Tx, name, id string) error {
+	all, err := links(tx, func(l *link) bool { return l.Peer == name && l.PeerID == id && !l.Stranger })
+	for _, l := range all {
+		l.Stranger = true
+		err = errors.Join(err, put(tx, bucketLinks, []byte(l.ID), l))
+	}
+	return err
+}
+
 // receiveMessage takes a message into the journal.
 func (a *Across) receiveMessage(tx *bolt.Tx, m api.Mail, body message) error {
 	l, err := theirs(tx, m, body.Channel, body.FromChannel)
 	switch {
 	case err != nil:
 		return err
-	case l == nil || !l.same(m):
+	case l != nil && !l.same(m):
+		// The refusal takes back what is written here: the worker notes who that was.
+		a.meet(l)
+		fallthrough
+	case l == nil:
 		return api.Errorf(api.CodeRefused, "this node has no link for that channel")
 	}
 	known := key(origin(m.From, body.Link, body.ID))
@@ -121,8 +141,11 @@ func (a *Across) receiveReceipt(tx *bolt.Tx, m api.Mail, body receipt) error {
 	if err != nil {
 		return err
 	}
-	if l.Peer != m.From || !l.same(m) {
+	if l.Peer != m.From {
 		return nil
+	}
+	if !l.same(m) {
+		return estrange(tx, l.Peer, l.PeerID)
 	}
 	t := new(trace)
 	if ok, err := get(tx, bucketTraces, key(l.ID, body.ID), t); err != nil || !ok {
@@ -152,10 +175,7 @@ func (a *Across) receiveRoster(tx *bolt.Tx, m api.Mail, body roster) error {
 		}
 		return errors.Join(
 			put(tx, bucketOffers, offered, offer{Peer: m.From, PeerID: m.FromID, Roster: body, AtMS: m.SentMS}),
-			edit(tx, l.ID, func(l *link) error {
-				l.Stranger = true
-				return nil
-			}),
+			estrange(tx, l.Peer, l.PeerID),
 		)
 	}
 	if l == nil {

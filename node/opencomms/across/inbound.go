@@ -192,7 +192,7 @@ func (w *worker) settle(ctx context.Context, l *link, k []byte, in *incoming, co
 
 // receipt sends a receipt.
 func (w *worker) receipt(tx *bolt.Tx, l *link, rc receipt) error {
-	return w.a.box.Send(tx, api.Mail{ID: mail.NewID(), Kind: kindReceipt, To: l.Peer, Lane: l.lane(), Body: encode(rc)})
+	return w.a.box.Send(tx, l.mail(kindReceipt, rc))
 }
 
 // followUp tells the senders how what is in the file ended.

@@ -7,6 +7,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"opencode-mesh/node/mail"
+	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/opencomms"
 )
 
@@ -123,6 +125,12 @@ func (l *link) shows(role string) bool {
 
 // lane is the mail lane of everything that the link sends.
 func (l *link) lane() string { return "opencomms/" + l.PeerChannel }
+
+// mail is a mail to the other side: once that has shown who it is, for nobody else who
+// may have its name.
+func (l *link) mail(kind string, body any) api.Mail {
+	return api.Mail{ID: mail.NewID(), Kind: kind, To: l.Peer, ToID: l.PeerID, Lane: l.lane(), Body: encode(body)}
+}
 
 // channel is the link's channel in a state; nil if it is gone or is another one.
 func (l *link) channel(s *opencomms.State) *opencomms.Channel {

@@ -321,6 +321,37 @@ func TestAnotherMachineUnderTheSameNameGetsNothing(t *testing.T) {
 	}
 }
 
+func TestWhatIsSentAfterAnotherTookTheNameComesBack(t *testing.T) {
+	w, alpha, beta := pair(t)
+	w.post.ids["beta"] = "id-of-another"
+	id := alpha.say("Builder", "Reviewer-beta", "secret")
+	w.settle()
+	if beta.row(id) != nil || beta.underWay() != 0 {
+		t.Error("another machine got the message")
+	}
+	told(t, alpha, "Builder", id, stateReturned, "another machine has the name")
+	if l := alpha.status().Links[0]; !strings.Contains(l.Trouble, "another machine") {
+		t.Errorf("the status says %+v", l)
+	}
+	before := len(w.post.known)
+	alpha.join("review", "Tester")
+	alpha.say("Builder", "Reviewer-beta", "more")
+	w.settle()
+	if n := len(w.post.known); n != before {
+		t.Errorf("%d more mails were sent", n-before)
+	}
+}
+
+func TestAMessageOfAnotherUnderTheNameShowsThatItIsAnother(t *testing.T) {
+	w, alpha, beta := pair(t)
+	w.post.ids["beta"] = "id-of-another"
+	forged := beta.say("Reviewer", "Builder-alpha", "hello")
+	w.settle()
+	if l := alpha.status().Links[0]; alpha.row(forged) != nil || !strings.Contains(l.Trouble, "another machine") {
+		t.Errorf("the status says %+v", l)
+	}
+}
+
 func TestThreeMachinesPairwise(t *testing.T) {
 	w, alpha, beta := pair(t)
 	gamma := w.add(t.TempDir(), "gamma")

@@ -10,7 +10,6 @@ import (
 
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms/engine"
-	"opencode-mesh/protocol/api"
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
@@ -263,7 +262,7 @@ func (w *worker) carryOut(tx *bolt.Tx, l *link, v verdict) error {
 	}
 	return errors.Join(
 		w.a.mark(tx, l, t, stateSent),
-		w.a.box.Send(tx, api.Mail{ID: mail.NewID(), Kind: kindMessage, To: l.Peer, Lane: l.lane(), Body: encode(m)}),
+		w.a.box.Send(tx, l.mail(kindMessage, m)),
 	)
 }
 

@@ -109,6 +109,10 @@ func (p *post) pump(sides map[string]*side) {
 			rest = append(rest, m)
 			continue
 		}
+		if m.ToID != "" && m.ToID != p.ids[m.To] {
+			more = append(more, receiptFor{m.From, api.MailReceipt{ID: m.ID, State: api.MailReturned, Code: api.MailTargetReplaced}})
+			continue
+		}
 		err := s.put(http.MethodPut, "/v1/mail/"+m.ID, m)
 		var refusal *api.Error
 		switch {

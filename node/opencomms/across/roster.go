@@ -10,10 +10,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
-	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
-	"opencode-mesh/protocol/api"
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
@@ -34,6 +32,9 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 			w.later(time.Millisecond)
 			return err
 		}
+	}
+	if l.Stranger && !l.Closed {
+		return nil
 	}
 	exports := w.exports(l, s)
 	body := roster{Link: l.ID, Channel: l.PeerChannel, FromChannel: l.Channel, Closed: l.Closed, Members: []rosterMember{}}
@@ -56,7 +57,7 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 		}
 	}
 	body.Want = l.PeerLink == "" && !l.Closed
-	m := api.Mail{ID: mail.NewID(), Kind: kindRoster, To: l.Peer, Lane: l.lane(), Body: encode(body)}
+	m := l.mail(kindRoster, body)
 	err := w.a.box.Update(ctx, func(tx *bolt.Tx) error {
 		err := edit(tx, l.ID, func(l *link) error {
 			l.Exports, l.RosterSum, l.RosterMail, l.RosterCode = exports, digest, m.ID, ""

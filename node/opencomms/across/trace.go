@@ -104,6 +104,7 @@ var reasons = map[string]string{
 	string(api.CodeUnknownTarget):     "the hub knows no node of that name",
 	api.MailTargetRevoked:             "the other machine was removed from the mesh",
 	api.MailExpired:                   "the other machine was away, or its channel paused, for too long",
+	api.MailTargetReplaced:            "another machine has the name of the one that the channel is linked with",
 	string(api.CodeNotSupported):      "the other machine has no OpenComms across machines",
 	string(api.CodeTooOld):            "it was on its way for too long",
 	string(api.CodeTooLarge):          "it is too large for the hub",

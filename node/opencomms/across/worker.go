@@ -132,7 +132,7 @@ func (w *worker) pass(ctx context.Context) (int, error) {
 	var errs []error
 	for _, l := range all {
 		w.waiting(l, "")
-		if err := w.serve(ctx, l.ID); err != nil && !errors.Is(err, errNoLink) {
+		if err := errors.Join(w.a.strangers(ctx, l), w.serve(ctx, l.ID)); err != nil && !errors.Is(err, errNoLink) {
 			errs = append(errs, err)
 		}
 	}
