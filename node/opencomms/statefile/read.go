@@ -125,6 +125,6 @@ func (s *Store) copyInvalid(data []byte) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(s.dir, name)
-	s.log.Error("opencomms: the state file is not valid, it was copied and is left as it is", "path", s.path, "copy", path)
+	s.log.Info("opencomms: the state file is not valid, it was copied and is left as it is", "path", s.path, "copy", path)
 	return path, nil
 }
