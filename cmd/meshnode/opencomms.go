@@ -123,7 +123,6 @@ var hints = map[engine.Code]string{
 	engine.ArchiveMissing:     "meshnode opencomms archives lists what there is",
 	engine.RolePromptRequired: "say --prompt TEXT or --prompt-file FILE",
 	engine.InvalidRole:        "say --role NAME",
-	engine.ContentTooLarge:    "put it into a file of the project and name the file",
 }
 
 // refusalExit tells what is not possible now and what is not allowed from what

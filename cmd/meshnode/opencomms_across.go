@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,10 +44,13 @@ Then the members of each side appear in the other's channel, as ROLE-NODE, and a
 				if err != nil {
 					return err
 				}
+				if err := m.warnOfRoles(cmd.Context(), l); err != nil {
+					return err
+				}
 				return m.answer(cmd, l, func(w io.Writer) {
 					fmt.Fprintf(w, "%s is linked with %s of %s\n", l.Channel, l.PeerChannel, l.Node)
 					if l.State == across.LinkWaiting {
-						fmt.Fprintf(w, "it waits for the other side: meshnode opencomms link %s --node %s%s\n", l.PeerChannel, l.Here, otherName(l))
+						fmt.Fprintf(w, "it opens once it was made on both sides; on %s: meshnode opencomms link %s --node %s%s\n", cli.Or(l.Node), l.PeerChannel, l.Here, otherName(l))
 					}
 				})
 			})
@@ -58,6 +62,29 @@ Then the members of each side appear in the other's channel, as ROLE-NODE, and a
 	dataFlag(cmd)
 	cli.JSONFlag(cmd)
 	return cmd
+}
+
+// warnOfRoles says which of the members that the other side may see are not there.
+func (m *Main) warnOfRoles(ctx context.Context, l across.Link) error {
+	p, err := opencomms.Open(l.Project, opencomms.Options{Log: m.app.Warnings()})
+	if err != nil {
+		return err
+	}
+	roles, err := rolesIn(ctx, p, l.Channel)
+	if err != nil {
+		return err
+	}
+	for _, role := range absent(l.Members, slices.Collect(maps.Values(roles))) {
+		fmt.Fprintf(m.app.Stderr, "no member of %s here has the role %s yet; --member names those of this side\n", cli.Or(l.Channel), cli.Or(role))
+	}
+	return nil
+}
+
+// absent are the wanted roles that are not among those that there are.
+func absent(wanted, roles []string) []string {
+	return slices.DeleteFunc(slices.Clone(wanted), func(role string) bool {
+		return slices.ContainsFunc(roles, func(r string) bool { return strings.EqualFold(r, role) })
+	})
 }
 
 // otherName is --as for the other machine, if the channels have different names.
@@ -130,13 +157,9 @@ func seated(l across.Link) (n int) {
 	return n
 }
 
-// across asks the node of --data about a project; nil when none runs.
-func (m *Main) across(ctx context.Context, cmd *cobra.Command, project string) (*across.Status, error) {
-	dir, err := m.dataDir(cmd)
-	if err != nil {
-		return nil, err
-	}
-	s, err := node.NewOperator(dir).Across(ctx, project)
+// across asks the node on a data directory about a project; nil when none runs.
+func (m *Main) across(ctx context.Context, data, project string) (*across.Status, error) {
+	s, err := node.NewOperator(data).Across(ctx, project)
 	if errors.Is(err, local.ErrNotRunning) {
 		return nil, nil
 	}
@@ -150,19 +173,29 @@ func (m *Main) across(ctx context.Context, cmd *cobra.Command, project string) (
 const shownMessages = 10
 
 // printAcross shows what a project, or one channel of it, has to do with other
-// machines.
-func printAcross(w io.Writer, channel string, all projectStatus) {
+// machines, as the node on data knows it.
+func printAcross(w io.Writer, channel, data string, all projectStatus) {
 	name, _ := ocm.NormalName(channel)
 	others := func(of string) bool { return name != "" && of != name }
-	if all.Across == nil {
-		for _, ch := range all.Channels {
-			if slices.ContainsFunc(ch.Members, func(m engine.MemberStatus) bool { return m.Host == across.Host }) {
-				fmt.Fprintf(w, "\n%s has members of other machines, and no node runs that carries their mail: meshnode run\n", cli.Or(ch.Name))
-			}
+	s := all.Across
+	roles := map[string][]string{} // by channel
+	for _, ch := range all.Channels {
+		foreign := false
+		for _, m := range ch.Members {
+			roles[ch.Name] = append(roles[ch.Name], m.Role)
+			foreign = foreign || m.Host == across.Host
 		}
+		switch {
+		case !foreign:
+		case s == nil:
+			fmt.Fprintf(w, "\n%s has members of other machines, and no node runs that carries their mail: none is on %s; start it with meshnode run, or name the directory of the one that runs with --data\n", cli.Or(ch.Name), data)
+		case !slices.ContainsFunc(s.Links, func(l across.Link) bool { return l.Channel == ch.Name }):
+			fmt.Fprintf(w, "\n%s has members of other machines, and the node on %s has no link of it; if another node carries their mail, name its directory with --data\n", cli.Or(ch.Name), data)
+		}
+	}
+	if s == nil {
 		return
 	}
-	s := all.Across
 	for _, l := range s.Links {
 		if others(l.Channel) {
 			continue
@@ -176,6 +209,9 @@ func printAcross(w io.Writer, channel string, all projectStatus) {
 			fmt.Fprintf(w, "  trouble: %s\n", cli.Or(l.Trouble))
 		}
 		fmt.Fprintf(w, "  shows them %s\n", list(l.Shown))
+		if gone := absent(l.Members, roles[l.Channel]); len(gone) > 0 {
+			fmt.Fprintf(w, "  may show them %s, a role that no member here has\n", list(gone))
+		}
 		for _, p := range l.Proxies {
 			if p.InChannel {
 				fmt.Fprintf(w, "  %s stands for their %s\n", cli.Or(p.Role), cli.Or(p.PeerRole))
@@ -244,8 +280,9 @@ func notAcross(ctx context.Context, p *opencomms.Project, r engine.SendRequest) 
 	if ch == nil {
 		return nil // the rules refuse the channel
 	}
+	to := ocm.Trim(r.To)
 	for _, m := range ch.Members {
-		if m.Host == across.Host && (strings.EqualFold(m.SessionID, r.To) || strings.EqualFold(m.Role, r.To)) {
+		if m.Host == across.Host && (strings.EqualFold(m.SessionID, to) || strings.EqualFold(m.Role, to)) {
 			return cli.Usage("%s is on another machine, and what the operator sends does not go there: say --as with a member of this one", cli.Or(m.Role))
 		}
 	}

@@ -24,9 +24,9 @@ func (m *Main) ocmInstall() *cobra.Command {
 		Example: "  meshnode opencomms install-member --host opencode",
 		Long: `Gives an agent's program an identity in this project and the tools to use it: writes .opencomms/pins/ID.json, and into the project's configuration of the program the entry opencomms, which starts meshnode mcp for that member. The project needs a channel first.
 
-Known are ` + strings.Join(install.Hosts(), ", ") + `; for another --host the pin is written and the entry printed. A configuration keeps everything else that it has, and a copy of what was there stays beside it. One that cannot be read is left as it is. Doing it again changes nothing.
+Known are ` + strings.Join(install.Hosts(), ", ") + `; for another --host the pin is written and the entry printed. A configuration keeps everything else that it has, and a copy of what was there stays beside it. One that cannot be read is left as it is.
 
-A host has one member unless --id names another one, which is started by the command that is printed. Identities belong to one project: nothing is written into your own configuration.`,
+A host has one member. Doing it again is refused, and with the member's --id brings its entry up to date. Another --id makes another member, which is started by the command that is printed. Identities belong to one project: nothing is written into your own configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return m.onProject(cmd, func(_ context.Context, p *opencomms.Project) error { return m.installMember(cmd, p.Dir()) })
 		},
@@ -59,7 +59,7 @@ func (m *Main) installMember(cmd *cobra.Command, dir string) error {
 	case errors.Is(err, install.ErrNoState):
 		return cli.Exit(cli.ExitNotDone, fmt.Errorf("%w: meshnode opencomms create NAME", err))
 	case errors.Is(err, install.ErrPinned):
-		return cli.Exit(cli.ExitNotDone, fmt.Errorf("%w; say --id with that id to bring its configuration up to date, or with a new one to add a member", err))
+		return cli.Exit(cli.ExitNotDone, fmt.Errorf("%w; say --id with that id to bring its configuration up to date (with --replace also one that starts another program), or with a new id to add a member", err))
 	case errors.Is(err, install.ErrInvalid):
 		return cli.Exit(cli.ExitUsage, err)
 	case err != nil:

@@ -50,14 +50,18 @@ func (m *Main) ocmStatus() *cobra.Command {
 					}
 				}
 				shown := projectStatus{Status: s}
+				data, err := m.dataDir(cmd)
+				if err != nil {
+					return err
+				}
 				if c.Operator {
-					if shown.Across, err = m.across(ctx, cmd, p.Dir()); err != nil {
+					if shown.Across, err = m.across(ctx, data, p.Dir()); err != nil {
 						return err
 					}
 				}
 				return m.answer(cmd, shown, func(w io.Writer) {
 					printProject(w, p.Dir(), s, idle)
-					printAcross(w, channel, shown)
+					printAcross(w, channel, data, shown)
 				})
 			})
 		},

@@ -14,6 +14,7 @@ import (
 
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/opencomms/engine"
+	ocm "opencode-mesh/protocol/opencomms"
 )
 
 // office is a machine with a project on it.
@@ -256,6 +257,9 @@ func TestARefusalIsSaidWithItsCodeAndChangesNothing(t *testing.T) {
 			t.Errorf("%s: stdout %q, stderr %q; want %q", c.args, out, stderr, c.says)
 		}
 	}
+	if said := o.typing(cli.ExitUsage, strings.Repeat("x", ocm.MaxContent+1), "send", "review", "--to", "Builder"); strings.Count(said, "name the file") != 1 || !strings.Contains(said, "content_too_large") {
+		t.Errorf("what is too large is told %s", said)
+	}
 	if o.read(".opencomms/state.json") != before {
 		t.Error("a refusal changed the file")
 	}
@@ -343,6 +347,9 @@ func TestAFileThatIsInvalidLockedOrOldIsSaidAndNeverDestroyed(t *testing.T) {
 		for _, args := range [][]string{{"status"}, {"create", "review"}, {"send", "review", "--to", "x", "--", "y"}} {
 			_, stderr := o.want(cli.ExitNotDone, args...)
 			wantText(t, stderr, "not a valid state file", "a copy is", "schema_version")
+			if !strings.HasPrefix(stderr, "error: ") || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%v: it is said twice:\n%s", args, stderr)
+			}
 		}
 		if got := o.read(".opencomms/state.json"); got != `{"schema_version": 3}` {
 			t.Errorf("got %s", got)
@@ -463,7 +470,7 @@ func TestAnInstalledHostIsWhoJoins(t *testing.T) {
 	wantText(t, o.read("opencode.json"), `"mcp"`, `"--project"`, id)
 	wantText(t, o.do("status"), "installed, in no channel:\n  opencode  "+id)
 	_, stderr = o.want(cli.ExitNotDone, "install-member", "--host", "opencode")
-	wantText(t, stderr, id, "--id")
+	wantText(t, stderr, id, "--id with that id", "--replace", "a new id to add a member")
 	wantText(t, o.do("install-member", "--host", "opencode", "--id", id), "has its entry already")
 	wantText(t, o.do("join", "review", "--as", "opencode", "--role", "Builder", "--prompt", "x"), id+" is Builder")
 	if out := o.do("status"); strings.Contains(out, "in no channel") || !strings.Contains(out, id) {
