@@ -21,7 +21,7 @@ import (
 // arrived: if anything on the way held one back, it would stand still. The stream
 // lives several times as long as the hub's server lets a write take.
 func TestEventsArePassedOnOneByOneAndOutliveTheWriteTimeout(t *testing.T) {
-	const events, pause, writes = 20, 50 * time.Millisecond, 150 * time.Millisecond
+	const events, pause, writes = 20, 65 * time.Millisecond, 400 * time.Millisecond
 	for _, typ := range []string{"text/event-stream", "text/event-stream; charset=utf-8", "application/octet-stream", "text/event-stream; over=h2"} {
 		t.Run(typ, func(t *testing.T) {
 			arrived := make(chan struct{}, 1)

@@ -20,6 +20,10 @@ func (c *call) stream(w http.ResponseWriter) {
 		c.fail(w, api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream, not HTTP: use meshctl forward %s/%s", c.service.Name, c.node.name, c.node.name, c.service.Name))
 		return
 	}
+	if c.in.ContentLength != 0 {
+		c.fail(w, api.Errorf(api.CodeBadRequest, "a raw stream begins behind its request, which has no body"))
+		return
+	}
 	if c.target.Path != "/" {
 		c.fail(w, api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream and has no paths", c.service.Name, c.node.name))
 		return
