@@ -40,7 +40,7 @@ func TestALocalServerDoesNotTakeTheEndOfAKilledNodeForThatOfAnUpload(t *testing.
 	if err := node.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer node.Wait() //nolint:errcheck // it was killed
+	defer node.Wait()
 	defer node.Process.Kill()
 	c, err := h.next(t).Open(within(t), tunnel.Service("svc"))
 	if err != nil {

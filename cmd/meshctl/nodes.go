@@ -22,9 +22,9 @@ func (m *Main) nodes() *cobra.Command {
 				return err
 			}
 			s := m.style()
-			err = cli.List(m.app, cmd, list, "NAME\tSTATE\tPLATFORM\tAGENT\tRUNNING\tQUEUED\tCTX", func(n api.Node) string {
+			err = cli.List(m.app, cmd, list, "NAME\tSTATE\tPLATFORM\tAGENT\tRUNNING\tQUEUED\tCTX\tSERVICES", func(n api.Node) string {
 				agent := strings.Join(strings.Fields(n.Agent.Kind+" "+n.Agent.Version+" "+n.Agent.Health), " ")
-				return fmt.Sprintf("%s\t%s %s\t%s\t%s\t%d\t%d\t%s", n.Name, n.State, since(n.Since), cli.Or(n.Platform), cli.Or(agent), n.Running, n.Queued, s.ctx(n.CtxPercent))
+				return fmt.Sprintf("%s\t%s %s\t%s\t%s\t%d\t%d\t%s\t%s", n.Name, n.State, since(n.Since), cli.Or(n.Platform), cli.Or(agent), n.Running, n.Queued, s.ctx(n.CtxPercent), cli.Or(mesh.CleanLine(strings.Join(n.Services, ","))))
 			})
 			if err != nil || cli.AsJSON(cmd) {
 				return err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"opencode-mesh/hub/early"
 	"opencode-mesh/hub/framed"
@@ -21,6 +22,7 @@ func (c *call) stream(w http.ResponseWriter) {
 		return
 	}
 	if c.in.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(leftoverLimit))
 		c.fail(w, api.Errorf(api.CodeBadRequest, "a raw stream begins behind its request, which has no body"))
 		return
 	}

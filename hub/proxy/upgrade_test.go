@@ -190,8 +190,9 @@ func TestARawServiceIsNoHTTPServiceAndTheOtherWayRound(t *testing.T) {
 		"a plain request": {dbPath, "", "meshctl forward alpha/db"},
 		"a WebSocket":     {dbPath, "websocket", "meshctl forward alpha/db"},
 		"a path":          {dbPath + "/x", api.UpgradeStream, "no paths"},
+		"a body":          {dbPath, api.UpgradeStream + "\r\nContent-Length: 1", "no body"},
 	} {
-		_, _, resp := b.upgrade(c[0], c[1], "")
+		_, _, resp := b.upgrade(c[0], c[1], "x")
 		if body := text(t, resp); resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, c[2]) {
 			t.Errorf("%s: got %d %q", name, resp.StatusCode, body)
 		}

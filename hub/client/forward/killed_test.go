@@ -51,7 +51,7 @@ func TestTheClientOfAKilledForwardSeesNoEnd(t *testing.T) {
 		<-done
 	}
 	child := exec.Command(exe)
-	child.Env = append(os.Environ(), childEnv+"="+h.URL, childSecretEnv+"="+string(credential))
+	child.Env = append(os.Environ(), childEnv+"="+h.URL, childSecretEnv+"="+credential)
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestTheClientOfAKilledForwardSeesNoEnd(t *testing.T) {
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer child.Wait() //nolint:errcheck // it was killed
+	defer child.Wait()
 	defer child.Process.Kill()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
