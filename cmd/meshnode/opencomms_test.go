@@ -307,7 +307,7 @@ func TestALongTextComesFromStdinOrAFile(t *testing.T) {
 	wantText(t, stderr, "--file")
 	wantText(t, o.typing(cli.ExitUsage, " \n", "send", "review", "--to", "Builder"), "content_required")
 	wantText(t, o.typing(cli.ExitUsage, strings.Repeat("x", maxTyped+1), "send", "review", "--to", "Builder"), "larger than")
-	wantText(t, o.typing(cli.ExitUsage, strings.Repeat("x", 100_001), "send", "review", "--to", "Builder"), "content_too_large", "file of the project")
+	wantText(t, o.typing(cli.ExitUsage, strings.Repeat("x", 100_001), "send", "review", "--to", "Builder"), "content_too_large", "put it into a file and name the file")
 
 	o.typing(0, "Prompt from stdin.\n", "update-role", "review", "Builder", "--prompt-file", "-")
 	wantText(t, o.read(".opencomms/state.json"), `"role_prompt": "Prompt from stdin."`)
