@@ -80,6 +80,7 @@ func (a *Across) Link(ctx context.Context, r LinkRequest) (Link, error) {
 				l.Members = r.Members
 				// Whoever was removed here may come in again.
 				l.Proxies = slices.DeleteFunc(l.Proxies, func(p proxy) bool { return p.Code == codeRemoved })
+				l.Removed = nil
 				return put(tx, bucketLinks, []byte(l.ID), l)
 			}
 			if l.Peer == r.Node && (l.Channel == ch.Name || l.PeerChannel == peerChannel) {
@@ -288,13 +289,9 @@ func (a *Across) view(l *link) (Link, error) {
 		v.Shown = append(v.Shown, e.Role)
 	}
 	for _, p := range l.Proxies {
-		shown := Proxy{SessionID: p.Session, Role: p.Role, InChannel: p.Joined && p.Code == "", Code: p.Code}
-		for _, m := range l.Remote {
-			if m.Alias == p.Alias {
-				shown.PeerRole = m.Role
-			}
-		}
-		v.Proxies = append(v.Proxies, shown)
+		v.Proxies = append(v.Proxies, Proxy{
+			SessionID: p.Session, Role: p.Role, PeerRole: l.theirRole(p.Alias), InChannel: p.Joined && p.Code == "", Code: p.Code,
+		})
 	}
 	err := a.box.View(func(tx *bolt.Tx) error {
 		v.Outgoing = count(tx, bucketOut, l.ID, MaxLinkDepth)

@@ -182,7 +182,8 @@ func (a *Across) receiveRoster(tx *bolt.Tx, m api.Mail, body roster) error {
 		if body.Closed {
 			return remove(tx, bucketOffers, offered)
 		}
-		if b := tx.Bucket([]byte(bucketOffers)); b != nil && b.Get(offered) == nil && countAt(tx, bucketOffers, nil, MaxOffers) >= MaxOffers {
+		if b := tx.Bucket([]byte(bucketOffers)); b != nil && b.Get(offered) == nil &&
+			(countAt(tx, bucketOffers, nil, MaxOffers) >= MaxOffers || countAt(tx, bucketOffers, key(m.From, ""), MaxNodeOffers) >= MaxNodeOffers) {
 			return nil // told again when it is asked for
 		}
 		return put(tx, bucketOffers, offered, offer{Peer: m.From, PeerID: m.FromID, Roster: body, AtMS: m.SentMS})

@@ -137,3 +137,121 @@ func TestALateCopyOfABroadcastIsAsYoungAsItsArrival(t *testing.T) {
 		t.Errorf("the copies are %+v and %+v", first, second)
 	}
 }
+
+// roster is one of the other side, with new aliases.
+func (l *link) roster(roles ...string) roster {
+	r := roster{Link: l.PeerLink, Channel: l.Channel, FromChannel: l.PeerChannel, Members: []rosterMember{}}
+	for _, role := range roles {
+		r.Members = append(r.Members, rosterMember{Alias: newID(prefixAlias), Role: role})
+	}
+	return r
+}
+
+func TestALinkLeavesHalfOfTheChannelToOthers(t *testing.T) {
+	w, alpha, beta := pair(t)
+	var roles []string
+	for i := range ocm.MaxMembers {
+		roles = append(roles, "Crowd"+itoa(i))
+	}
+	alpha.receive("beta", kindRoster, alpha.record().roster(roles...))
+	w.settle()
+	if got := alpha.roles("review"); len(got) != 1+ocm.DefaultMembers/2 {
+		t.Fatalf("the channel has %v", got)
+	}
+	full := 0
+	for _, p := range alpha.status().Links[0].Proxies {
+		if !p.InChannel && p.Code == codeLinkFull && p.PeerRole != "" {
+			full++
+		}
+	}
+	if full != ocm.MaxMembers-ocm.DefaultMembers/2 {
+		t.Errorf("the status says of %d that there is no room", full)
+	}
+	// Who has no place is told so, and comes when one of the others goes.
+	l := alpha.record()
+	alpha.receive("beta", kindMessage, message{
+		Link: l.PeerLink, Channel: "review", FromChannel: "review", ID: ocm.NewID(ocm.PrefixMessage), Correlation: ocm.NewID(ocm.PrefixCorrelation),
+		Type: ocm.TypeManual, Content: "hello", From: l.Remote[ocm.MaxMembers-1].Alias, To: l.Exports[0].Alias,
+	})
+	less := l.roster()
+	less.Members = l.Remote[1:]
+	alpha.receive("beta", kindRoster, less)
+	w.settle()
+	if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Crowd1-beta", "Crowd2-beta", "Crowd3-beta", "Crowd4-beta"}) {
+		t.Errorf("the channel has %v", got)
+	}
+	if n := alpha.state().Messages.Len() + beta.underWay() + alpha.underWay(); n != 0 {
+		t.Errorf("%d messages of somebody without a place", n)
+	}
+}
+
+func TestANewAliasDoesNotBringBackWhoWasRemoved(t *testing.T) {
+	w, alpha, _ := pair(t)
+	alpha.receive("beta", kindRoster, alpha.record().roster("Reviewer", "Tester"))
+	w.settle()
+	// A member whose alias changed was not removed by anybody.
+	alpha.receive("beta", kindRoster, alpha.record().roster("Reviewer", "Tester"))
+	w.settle()
+	if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Reviewer-beta", "Tester-beta"}) {
+		t.Fatalf("the channel has %v", got)
+	}
+	if _, err := alpha.project.Kick(t.Context(), engine.Caller{Operator: true}, engine.KickRequest{Channel: "review", TargetRole: "Reviewer-beta"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // at once, and after the journal was read again
+		alpha.receive("beta", kindRoster, alpha.record().roster("REVIEWER", "Tester"))
+		w.settle()
+		if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Tester-beta"}) {
+			t.Fatalf("the channel has %v", got)
+		}
+		alpha.crash()
+	}
+	alpha.receive("beta", kindRoster, roster{Link: alpha.record().PeerLink, Channel: "review", FromChannel: "review", Closed: true})
+	w.settle()
+	alpha.receive("beta", kindRoster, roster{Link: newID(prefixLink), Channel: "review", FromChannel: "review", Members: []rosterMember{{newID(prefixAlias), "reviewer"}}})
+	w.settle()
+	if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder"}) {
+		t.Fatalf("the channel has %v", got)
+	}
+	if p := alpha.status().Links[0].Proxies; len(p) != 1 || p[0].Code != codeRemoved || p[0].PeerRole != "reviewer" {
+		t.Errorf("the status says %+v", p)
+	}
+	alpha.link("review", "beta")
+	w.settle()
+	if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "reviewer-beta"}) {
+		t.Errorf("the channel has %v", got)
+	}
+}
+
+func TestNobodyElsewhereIsTheOperator(t *testing.T) {
+	w, alpha, _ := pair(t)
+	alpha.receive("beta", kindRoster, alpha.record().roster("Operator", "oPERATOR", "Operators"))
+	w.settle()
+	if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Operators-beta"}) {
+		t.Fatalf("the channel has %v", got)
+	}
+	if p := alpha.status().Links[0].Proxies; len(p) != 3 || p[0].Code != codeReserved || p[1].Code != codeReserved {
+		t.Errorf("the status says %+v", p)
+	}
+}
+
+// Who leaves over there was not removed here, wherever a kill comes between.
+func TestAKillWhileAMemberGoesDoesNotKeepItOut(t *testing.T) {
+	w, alpha, _ := pair(t)
+	for kill := range 6 {
+		gone := alpha.record().roster("Tester")
+		alpha.receive("beta", kindRoster, gone)
+		alpha.disk.left.Store(int64(kill))
+		_ = alpha.work()
+		alpha.crash()
+		w.settle()
+		if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Tester-beta"}) {
+			t.Fatalf("after %d commits the channel has %v", kill, got)
+		}
+		alpha.receive("beta", kindRoster, alpha.record().roster("Reviewer"))
+		w.settle()
+		if got := alpha.roles("review"); !slices.Equal(got, []string{"Builder", "Reviewer-beta"}) {
+			t.Fatalf("after %d commits the channel has %v", kill, got)
+		}
+	}
+}

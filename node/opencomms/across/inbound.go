@@ -141,8 +141,11 @@ func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming,
 		if copies.closed(to.Session) {
 			return &engine.Refusal{Code: engine.Duplicate, Message: "the recipient has a copy of this broadcast"}
 		}
-		if engine.Member(ch, p.Session) == nil && p.Code == string(engine.ChannelFull) {
-			return &engine.Refusal{Code: engine.ChannelFull, Message: "the sender has no place in the channel"}
+		if engine.Member(ch, p.Session) == nil {
+			switch p.Code {
+			case string(engine.ChannelFull), codeLinkFull, codeReserved:
+				return &engine.Refusal{Code: engine.Code(p.Code), Message: "the sender has no place in the channel"}
+			}
 		}
 		relayed, err := w.project.Engine().Relay(s, engine.RelayRequest{
 			Channel: ch.Name, From: p.Session, To: to.Session, ID: m.ID, Correlation: m.Correlation, ReplyTo: m.ReplyTo,

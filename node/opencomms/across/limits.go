@@ -12,6 +12,8 @@ const (
 	MaxLinks = 64
 	// MaxOffers is how many rosters of channels that are not linked here are kept.
 	MaxOffers = 64
+	// MaxNodeOffers is how many of them one node has, so that it hides no others.
+	MaxNodeOffers = 8
 	// MaxLinkDepth is how many messages of a link are under way without a final state;
 	// then further ones wait in the file. It also bounds what waits to be put into a
 	// file here; then the other side's mail waits at the hub.
@@ -32,6 +34,12 @@ const (
 	// pruneStep is how many old records one new one removes at most: more than come.
 	pruneStep = 16
 
+	// maxRemoved is how many roles of the other side a link keeps out because somebody
+	// removed them; then nobody new comes in until the channel is linked again.
+	maxRemoved = 64
+	// linkShare is for how many links as large as may be a channel has places: the
+	// members of one take at most that part of them.
+	linkShare = 2
 	// rosterRetry is the time until a roster that came back is sent again.
 	rosterRetry = time.Minute
 	// linkWindow is the window of LinkRate.

@@ -1,13 +1,16 @@
 package across
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
 
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/opencomms/engine"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/opencomms"
 )
@@ -44,6 +47,9 @@ type link struct {
 	Stranger bool           `json:"stranger,omitempty"`
 	Remote   []rosterMember `json:"remote,omitempty"`
 	Proxies  []proxy        `json:"proxies,omitempty"`
+	// Removed are the roles of the other side whose proxies somebody removed: under
+	// another alias they stay out too. When it is full, nobody new comes in.
+	Removed []string `json:"removed,omitempty"`
 }
 
 // export is a member of ours that the other side sees.
@@ -57,9 +63,10 @@ type export struct {
 type proxy struct {
 	Alias   string `json:"alias"`
 	Session string `json:"session"`
-	Role    string `json:"role"` // here
-	// Joined: it is or was in the channel. One that is not there any more was removed
-	// by somebody, and stays out.
+	Role    string `json:"role"`                // here
+	Theirs  string `json:"peer_role,omitempty"` // over there, when it came in
+	// Joined: it is or was in the channel, and is not about to be taken out. One that is
+	// not there any more was removed by somebody, and stays out.
 	Joined bool `json:"joined,omitempty"`
 	// Code is why it is not in the channel.
 	Code string `json:"code,omitempty"`
@@ -101,13 +108,43 @@ func (l *link) proxy(session string) *proxy {
 	return nil
 }
 
-func (l *link) remote(alias string) bool {
-	for _, m := range l.Remote {
-		if m.Alias == alias {
-			return true
+// bars reports whether a role of the other side stays out, as somebody removed it.
+func (l *link) bars(role string) bool {
+	return len(l.Removed) >= maxRemoved || slices.ContainsFunc(l.Removed, func(r string) bool { return strings.EqualFold(r, role) })
+}
+
+// expelled notes which proxies somebody removed from the channel.
+func (l *link) expelled(ch *opencomms.Channel, all []proxy) {
+	for _, p := range all {
+		role := cmp.Or(p.Theirs, l.theirRole(p.Alias))
+		if p.Joined && engine.Member(ch, p.Session) == nil && role != "" && !l.bars(role) {
+			l.Removed = append(l.Removed, role)
 		}
 	}
-	return false
+}
+
+// seated counts the proxies that are in the channel.
+func (l *link) seated(ch *opencomms.Channel) (n int) {
+	for _, m := range ch.Members {
+		if l.proxy(m.SessionID) != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// theirRole is the role over there of a member, "" if it is not shown any more.
+func (l *link) theirRole(alias string) string {
+	for _, m := range l.Remote {
+		if m.Alias == alias {
+			return m.Role
+		}
+	}
+	return ""
+}
+
+func (l *link) remote(alias string) bool {
+	return l.theirRole(alias) != ""
 }
 
 // shows reports whether the other side may see a role.

@@ -2,6 +2,8 @@ package across
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -79,8 +81,16 @@ func TestRolesOfProxiesFitAndAreTheirOwn(t *testing.T) {
 	take("reviewer", "beta", "reviewer-beta-2")
 	take("A role of thirty two characters", "beta", "A role of thirty two charac-beta")
 	take("A role of thirty two characters", "beta", "A role of thirty two char-beta-2")
-	take("A role of thirty two characters", strings.Repeat("n", 63), "A role of thirt-nnnnnnnnnnnnnnnn")
-	take("Operator", "beta", "Operator-beta")
+	take("A role of thirty two characters", "sixteen-letters1", "A role of thirt-sixteen-letters1")
+	// What begins alike does not look alike.
+	take("Tester", "build-server-frankfurt-1", "Tester-build-ser-"+digest("build-server-frankfurt-1"))
+	take("Tester", "build-server-frankfurt-2", "Tester-build-ser-"+digest("build-server-frankfurt-2"))
+	take("A role of thirty two characters", strings.Repeat("n", 63), "A role of thirt-nnnnnnnnn-"+digest(strings.Repeat("n", 63)))
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:3])
 }
 
 func TestRostersFollowTheChannels(t *testing.T) {

@@ -1,6 +1,7 @@
 package across
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -118,11 +119,17 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 			after = append(after, proxy{Alias: m.Alias, Session: ocm.NewID(ocm.PrefixMember)})
 		}
 	}
-	// The ids are on the disk before the file has them.
-	if len(after) > len(l.Proxies) {
-		if err := w.keepProxies(ctx, l, after); err != nil {
-			return err
+	if ch != nil {
+		l.expelled(ch, after)
+		for i, p := range after {
+			if engine.Member(ch, p.Session) != nil && !wanted(p) {
+				after[i].Joined = false // it goes, but nobody removed it
+			}
 		}
+	}
+	// The ids are on the disk before the file has them, and who goes before it is gone.
+	if err := w.keepProxies(ctx, l, after); err != nil {
+		return err
 	}
 	if ch != nil && slices.ContainsFunc(after, func(p proxy) bool {
 		there := engine.Member(ch, p.Session) != nil
@@ -133,6 +140,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 			if ch == nil {
 				return nil
 			}
+			l.expelled(ch, after)
 			for i := range after {
 				p := &after[i]
 				there := engine.Member(ch, p.Session) != nil
@@ -153,7 +161,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		}
 		ch = l.channel(s)
 	}
-	kept := after[:0]
+	var kept []proxy
 	for _, p := range after {
 		there := ch != nil && engine.Member(ch, p.Session) != nil
 		if !there && !wanted(p) {
@@ -162,6 +170,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		switch {
 		case there:
 			p.Joined, p.Code, p.Role = true, "", engine.Member(ch, p.Session).Role
+			p.Theirs = cmp.Or(p.Theirs, l.theirRole(p.Alias))
 		case ch == nil:
 			p.Code = codeChannelGone
 		case p.Joined:
@@ -172,15 +181,21 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 	return w.keepProxies(ctx, l, kept)
 }
 
-// keepProxies writes the proxies of a link, if they changed.
+// keepProxies writes the proxies of a link and the roles that stay out, if they changed.
 func (w *worker) keepProxies(ctx context.Context, l *link, after []proxy) error {
-	if slices.Equal(l.Proxies, after) {
-		return nil
+	var now *link
+	err := w.a.box.View(func(tx *bolt.Tx) (err error) {
+		now, err = getLink(tx, l.ID)
+		return err
+	})
+	if err != nil || slices.Equal(now.Proxies, after) && slices.Equal(now.Removed, l.Removed) {
+		return err
 	}
 	after = slices.Clone(after)
-	err := w.a.box.Update(ctx, func(tx *bolt.Tx) error {
+	removed := l.Removed
+	err = w.a.box.Update(ctx, func(tx *bolt.Tx) error {
 		return edit(tx, l.ID, func(l *link) error {
-			l.Proxies = after
+			l.Proxies, l.Removed = after, removed
 			return nil
 		})
 	})
@@ -212,14 +227,16 @@ func (w *worker) join(s *ocm.State, ch *ocm.Channel, l *link, p *proxy) {
 		p.Code = string(engine.NoOtherMember)
 		return // the first member may remove others: that is not for a proxy
 	}
-	role := ""
-	for _, m := range l.Remote {
-		if m.Alias == p.Alias {
-			role = m.Role
-		}
-	}
-	if role == "" {
+	role := l.theirRole(p.Alias)
+	switch {
+	case role == "" || l.bars(role):
 		p.Code = codeRemoved
+		return
+	case strings.EqualFold(role, ocm.OperatorRole):
+		p.Code = codeReserved
+		return
+	case l.seated(ch) >= ch.MaxMembers/linkShare:
+		p.Code = codeLinkFull
 		return
 	}
 	_, err := w.project.Engine().Join(s, engine.JoinRequest{
@@ -235,7 +252,7 @@ func (w *worker) join(s *ocm.State, ch *ocm.Channel, l *link, p *proxy) {
 // proxyRole is the role of a proxy: the member's with its node's name, cut to what a
 // role may have and made one that nobody has yet.
 func proxyRole(ch *ocm.Channel, role, node string) string {
-	suffix := "-" + cut(node, ocm.MaxRole/2)
+	suffix := "-" + nodeMark(node)
 	for n := 1; ; n++ {
 		tail := suffix
 		if n > 1 {
@@ -246,6 +263,17 @@ func proxyRole(ch *ocm.Channel, role, node string) string {
 			return name
 		}
 	}
+}
+
+// nodeMark is a node's name in roles. What is cut of a long one is there as a digest, so
+// that names which begin alike look different.
+func nodeMark(node string) string {
+	const most, digits = ocm.MaxRole / 2, 6
+	if len(node) <= most {
+		return node
+	}
+	sum := sha256.Sum256([]byte(node))
+	return strings.TrimRight(cut(node, most-digits-1), "-") + "-" + hex.EncodeToString(sum[:])[:digits]
 }
 
 // unseat takes a proxy out and tells those whose messages still wait for it.

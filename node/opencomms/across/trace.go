@@ -35,6 +35,8 @@ const (
 	codeNotShown    = "not_shown"    // the other side does not see the sender
 	codeChannelGone = "channel_gone" // the channel ended here
 	codeRemoved     = "removed"      // the member on the other machine left, or was removed
+	codeLinkFull    = "link_full"    // the link has as many proxies as it may in the channel
+	codeReserved    = "reserved"     // the role is the person's at the machine
 )
 
 // mark notes that a message got further.
@@ -101,6 +103,8 @@ var reasons = map[string]string{
 	codeNotShown:                      "the link does not show the sender to the other machine",
 	codeChannelGone:                   "the channel ended here before it was sent",
 	codeRemoved:                       "the member on the other machine left the channel",
+	codeLinkFull:                      "the channel on the other machine takes no more members of this node, so that nobody stands for the sender there",
+	codeReserved:                      "the sender's role is reserved, so that nobody stands for the sender on the other machine",
 	string(api.CodeUnknownTarget):     "the hub knows no node of that name",
 	api.MailTargetRevoked:             "the other machine was removed from the mesh",
 	api.MailExpired:                   "the other machine was away, or its channel paused, for too long",
@@ -166,6 +170,10 @@ func Absence(code string) string {
 		return "the channel is full; kick a member or make a channel for more"
 	case string(engine.NoOtherMember):
 		return "the channel has no member of this machine yet"
+	case codeLinkFull:
+		return "the members of one link take at most half of a channel's places; make a channel for more"
+	case codeReserved:
+		return "the role stands for the person at the machine; it comes when it has another"
 	case codeRemoved:
 		return "it was removed here; link the channel again to let it in"
 	case codeChannelGone:

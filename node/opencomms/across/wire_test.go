@@ -83,8 +83,12 @@ func TestOffersAreBounded(t *testing.T) {
 	w, alpha, _ := pair(t)
 	err := alpha.box.Update(t.Context(), func(tx *bolt.Tx) error {
 		for i := range MaxOffers + 5 {
+			from := "gamma" // one that offers all it can, before anybody else does
+			if i > MaxNodeOffers+1 {
+				from = "node" + itoa(i)
+			}
 			body := roster{Link: newID(prefixLink), Channel: "c" + itoa(i), FromChannel: "c"}
-			m := api.Mail{ID: mail.NewID(), Kind: kindRoster, From: "gamma", FromID: "id", To: "alpha", Body: encode(body), SentMS: 1}
+			m := api.Mail{ID: mail.NewID(), Kind: kindRoster, From: from, FromID: "id", To: "alpha", Body: encode(body), SentMS: 1}
 			if err := alpha.across.Receive(tx, m); err != nil {
 				return err
 			}
@@ -94,8 +98,16 @@ func TestOffersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(alpha.status().Offers); n != MaxOffers {
+	offers := alpha.status().Offers
+	if n := len(offers); n != MaxOffers {
 		t.Errorf("%d offers are kept", n)
+	}
+	of := map[string]int{}
+	for _, o := range offers {
+		of[o.Node]++
+	}
+	if of["gamma"] != MaxNodeOffers || of["node"+itoa(MaxNodeOffers+2)] != 1 {
+		t.Errorf("the offers are %v", of)
 	}
 	w.settle()
 }
