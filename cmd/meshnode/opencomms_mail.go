@@ -282,7 +282,7 @@ func (m *Main) watchOCM(ctx context.Context, cmd *cobra.Command, p *opencomms.Pr
 			now[id] = row.Status
 			if before, seen := known[id]; known == nil || seen && before == row.Status {
 				continue
-			} else if err := m.showRow(cmd, row, names[row.ChannelID], seen, full); err != nil {
+			} else if err := m.showRow(cmd, id, row, names[row.ChannelID], seen, full); err != nil {
 				return err
 			}
 		}
@@ -297,8 +297,8 @@ func (m *Main) watchOCM(ctx context.Context, cmd *cobra.Command, p *opencomms.Pr
 }
 
 // showRow shows a message, or that the state of one has changed.
-func (m *Main) showRow(cmd *cobra.Command, row *ocm.Envelope, channel string, seen, full bool) error {
-	msg := engine.View(row)
+func (m *Main) showRow(cmd *cobra.Command, id string, row *ocm.Envelope, channel string, seen, full bool) error {
+	msg := engine.View(id, row)
 	msg.Channel = channel
 	return m.answer(cmd, msg, func(w io.Writer) {
 		if seen {

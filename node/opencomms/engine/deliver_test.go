@@ -57,6 +57,13 @@ func TestARowIsDeliveredUnderItsKeyWhateverIdItHas(t *testing.T) {
 		row := w.send("1")
 		key := row.ID
 		row.ID = own
+		in, err := w.e.Inbox(w.s, as("ses_b"), "review", 0)
+		w.must(err)
+		h, err := w.e.History(w.s, operator, "review", 0)
+		w.must(err)
+		if in.Messages[0].ID != key || h.Messages[0].ID != key {
+			t.Errorf("id %q: shown as %q and %q", own, in.Messages[0].ID, h.Messages[0].ID)
+		}
 		got := w.drain("ses_b")
 		if !slices.Equal(ids(got), []string{key}) {
 			t.Fatalf("id %q: drained %v, not %s", own, ids(got), key)

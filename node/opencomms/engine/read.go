@@ -33,7 +33,7 @@ func (e Engine) Inbox(s *opencomms.State, c Caller, channel string, limit int) (
 	names := ChannelNames(s)
 	for _, id := range queue[:min(len(queue), readLimit(limit))] {
 		if row, ok := s.Messages.Get(id); ok && row.Recipient == c.Session {
-			m := View(row)
+			m := View(id, row)
 			m.Channel = names[row.ChannelID]
 			m.RecipientRole = ""
 			in.Messages = append(in.Messages, m)
@@ -49,15 +49,17 @@ func (e Engine) History(s *opencomms.State, c Caller, channel string, limit int)
 		return History{}, err
 	}
 	var rows []*opencomms.Envelope
-	for _, row := range s.Messages.All() {
+	ids := map[*opencomms.Envelope]string{}
+	for id, row := range s.Messages.All() {
 		if row.ChannelID == ch.ID {
 			rows = append(rows, row)
+			ids[row] = id
 		}
 	}
 	newestFirst(rows)
 	h := History{Messages: []Message{}}
 	for _, row := range rows[:min(len(rows), readLimit(limit))] {
-		h.Messages = append(h.Messages, View(row))
+		h.Messages = append(h.Messages, View(ids[row], row))
 	}
 	return h, nil
 }
@@ -153,10 +155,11 @@ func viewChannel(s *opencomms.State, ch *opencomms.Channel, last int64) ChannelS
 	return v
 }
 
-// View is a message as reads show it.
-func View(row *opencomms.Envelope) Message {
+// View is a message as reads show it, under its key in the file: a row may lack an id
+// of its own.
+func View(id string, row *opencomms.Envelope) Message {
 	return Message{
-		ID: row.ID, SenderRole: row.SenderRole, RecipientRole: row.RecipientRole, Type: row.Type,
+		ID: id, SenderRole: row.SenderRole, RecipientRole: row.RecipientRole, Type: row.Type,
 		Content: row.Content, Timestamp: row.Timestamp, ReplyTo: orNull(row.ReplyTo), Hops: row.Hops, Status: row.Status,
 	}
 }
