@@ -21,6 +21,10 @@ type State struct {
 // New returns an empty state.
 func New() *State { return &State{} }
 
+// OfFile reports whether the state was read from a file, and is not what stands for one
+// that is not there.
+func (s *State) OfFile() bool { return s.size > 0 }
+
 // ErrorEntry is a line of the file's own trouble list.
 type ErrorEntry struct {
 	At      int64

@@ -2,11 +2,17 @@ package across
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"opencode-mesh/node/opencomms/engine"
+	"opencode-mesh/node/opencomms/statefile"
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
@@ -81,6 +87,58 @@ func TestAFileThatCannotBeUsedHoldsUpWhatNeedsIt(t *testing.T) {
 				t.Errorf("beta has %+v, alpha says %+v", row, alpha.sent(id))
 			}
 		})
+	}
+}
+
+// A file that is not there says nothing of the channel: nothing ends until one does.
+func TestAMomentWithoutTheFileEndsNothing(t *testing.T) {
+	for _, name := range []string{"alpha", "beta"} {
+		t.Run(name, func(t *testing.T) {
+			w, alpha, beta := pair(t)
+			beta.change(func(s *ocm.State) { engine.Find(s, "review").Paused = true })
+			waits := alpha.say("Builder", "Reviewer-beta", "one")
+			w.settle()
+			last := alpha.say("Builder", "Reviewer-beta", "two")
+			side := w.sides[name]
+			path := filepath.Join(side.dir, statefile.Dir, "state.json")
+			if err := os.Rename(path, path+".away"); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+			err := side.work()
+			if side.worker.fail(t.Context(), err); !strings.Contains(side.status().Links[0].Trouble, "not there") {
+				t.Errorf("the status says %+v", side.status().Links[0])
+			}
+			if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a file was made: %v", err)
+			}
+			if err := os.Rename(path+".away", path); err != nil {
+				t.Fatal(err)
+			}
+			beta.change(func(s *ocm.State) { engine.Find(s, "review").Paused = false })
+			w.settle()
+			for _, id := range []string{waits, last} {
+				if row := beta.row(id); row == nil || row.Status != ocm.StatusPending {
+					t.Errorf("beta has %+v, alpha says %+v", row, alpha.sent(id))
+				}
+			}
+			if got := append(alpha.roles("review"), beta.roles("review")...); len(got) != 4 {
+				t.Errorf("the channels have %v", got)
+			}
+		})
+	}
+}
+
+func TestALinkOfAFileThatIsGoneForGoodCanBeEnded(t *testing.T) {
+	w, alpha, _ := pair(t)
+	if err := os.RemoveAll(filepath.Join(alpha.dir, statefile.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	alpha.unlink("review", "beta")
+	w.settle()
+	if left := alpha.status().Links; len(left) != 0 {
+		t.Errorf("there is still %+v", left)
 	}
 }
 

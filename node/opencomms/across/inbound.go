@@ -126,7 +126,7 @@ func (w *worker) relay(ctx context.Context, l *link, s *ocm.State, in *incoming,
 	}
 	var row *ocm.Envelope
 	counted := false
-	err := w.update(ctx, func(s *ocm.State) error {
+	err := w.update(ctx, l, func(s *ocm.State) error {
 		ch := l.channel(s)
 		if ch == nil {
 			return &engine.Refusal{Code: engine.ChannelMissing, Message: "the channel is gone"}

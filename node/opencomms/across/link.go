@@ -177,6 +177,18 @@ func (l *link) channel(s *opencomms.State) *opencomms.Channel {
 	return nil
 }
 
+// errNoFile says that nothing is known of the link's channel.
+var errNoFile = errors.New("the project's state file is not there; what is linked waits until it is, or is unlinked")
+
+// readable fails if there is no file: that a channel has ended says a file without it.
+// A link that was closed here does not wait for one.
+func (l *link) readable(s *opencomms.State) error {
+	if s.OfFile() || l.Closed {
+		return nil
+	}
+	return errNoFile
+}
+
 // links are the links that pick chooses.
 func links(tx *bolt.Tx, pick func(*link) bool) (out []*link, err error) {
 	err = walk(tx, bucketLinks, nil, func(_ []byte, l *link) error {

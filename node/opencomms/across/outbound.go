@@ -71,7 +71,7 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 	if !take {
 		return nil
 	}
-	return w.update(ctx, func(s *ocm.State) error {
+	return w.update(ctx, l, func(s *ocm.State) error {
 		eng := w.project.Engine()
 		for _, p := range l.Proxies {
 			only := func(row *ocm.Envelope) bool {

@@ -135,7 +135,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		there := engine.Member(ch, p.Session) != nil
 		return there != wanted(p) && !(p.Joined && !there)
 	}) {
-		err = w.update(ctx, func(s *ocm.State) error {
+		err = w.update(ctx, l, func(s *ocm.State) error {
 			ch := l.channel(s)
 			if ch == nil {
 				return nil
@@ -156,7 +156,10 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		if err != nil {
 			return err
 		}
-		if s, err = w.read(ctx); err != nil {
+		if s, err = w.read(ctx); err == nil {
+			err = l.readable(s)
+		}
+		if err != nil {
 			return err
 		}
 		ch = l.channel(s)

@@ -26,7 +26,7 @@ func (w *worker) tell(ctx context.Context, l *link, _ *ocm.State) error {
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	err = w.update(ctx, func(s *ocm.State) error {
+	err = w.update(ctx, l, func(s *ocm.State) error {
 		ch := l.channel(s)
 		if ch == nil {
 			return nil // nobody is left to be told

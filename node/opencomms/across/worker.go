@@ -156,6 +156,9 @@ func (w *worker) serve(ctx context.Context, id string) error {
 		}); err != nil {
 			return err
 		}
+		if err := l.readable(s); err != nil {
+			return err
+		}
 		if l.channel(s) == nil && !l.Closed {
 			w.waiting(l, codeChannelGone)
 		}
@@ -177,10 +180,15 @@ func (w *worker) read(ctx context.Context) (*ocm.State, error) {
 	return s, err
 }
 
-// update changes the file.
-func (w *worker) update(ctx context.Context, fn func(*ocm.State) error) error {
+// update changes the file for a link.
+func (w *worker) update(ctx context.Context, l *link, fn func(*ocm.State) error) error {
 	w.state = nil
-	return w.project.Update(ctx, fn)
+	return w.project.Update(ctx, func(s *ocm.State) error {
+		if err := l.readable(s); err != nil {
+			return err
+		}
+		return fn(s)
+	})
 }
 
 // waiting notes for people why messages of a link wait here; "": they do not.
