@@ -33,6 +33,31 @@ func TestWhoLeavesAfterSendingStillSpeaks(t *testing.T) {
 	}
 }
 
+func TestWhoLeavesBeforeAMessageWasTakenOutStillSpeaks(t *testing.T) {
+	for name, before := range map[string]func(s *side){
+		"in the file":    func(*side) {},
+		"in the journal": func(s *side) { s.step(s.worker.takeOut) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, alpha, beta := pair(t)
+			alpha.join("review", "Tester")
+			w.settle()
+			id := alpha.say("Tester", "Reviewer-beta", "hello")
+			before(alpha)
+			if _, err := alpha.project.Disconnect(t.Context(), engine.Caller{Session: alpha.session("Tester")}, "review"); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+			if row := beta.row(id); row == nil || row.SenderRole != "Tester-alpha" {
+				t.Errorf("beta has %+v, alpha says %+v", row, alpha.sent(id))
+			}
+			if got := beta.roles("review"); slices.Contains(got, "Tester-alpha") {
+				t.Errorf("beta's channel has %v", got)
+			}
+		})
+	}
+}
+
 // step makes one step of a pass on the link of a side.
 func (s *side) step(do func(context.Context, *link, *ocm.State) error) {
 	s.t.Helper()

@@ -23,7 +23,10 @@ func (w *worker) takeOut(ctx context.Context, l *link, s *ocm.State) error {
 	if l.Stranger {
 		return nil // nothing is sent to somebody else who has the name now
 	}
-	exports := w.exports(l, s)
+	exports, err := w.exports(l, s)
+	if err != nil {
+		return err
+	}
 	var fresh []outgoing
 	system, take := map[string]bool{}, false
 	for _, p := range l.Proxies {

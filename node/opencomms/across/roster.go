@@ -37,7 +37,10 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 	if l.Stranger && !l.Closed {
 		return nil
 	}
-	exports := w.exports(l, s)
+	exports, err := w.exports(l, s)
+	if err != nil {
+		return err
+	}
 	body := roster{Link: l.ID, Channel: l.PeerChannel, FromChannel: l.Channel, Closed: l.Closed, Members: []rosterMember{}}
 	for _, e := range exports {
 		body.Members = append(body.Members, rosterMember{Alias: e.Alias, Role: e.Role})
@@ -59,7 +62,7 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 	}
 	body.Want = l.PeerLink == "" && !l.Closed
 	m := l.mail(kindRoster, body)
-	err := w.a.box.Update(ctx, func(tx *bolt.Tx) error {
+	err = w.a.box.Update(ctx, func(tx *bolt.Tx) error {
 		err := edit(tx, l.ID, func(l *link) error {
 			l.Exports, l.RosterSum, l.RosterMail, l.RosterCode = exports, digest, m.ID, ""
 			return nil
@@ -76,11 +79,12 @@ func (w *worker) announce(ctx context.Context, l *link, s *ocm.State) error {
 }
 
 // exports are the members that the other side sees. A member keeps its alias for as
-// long as it is there with the same role.
-func (w *worker) exports(l *link, s *ocm.State) []export {
+// long as it is there with the same role; one that left is seen until its messages are
+// on their way, which the other side would refuse behind the news.
+func (w *worker) exports(l *link, s *ocm.State) ([]export, error) {
 	ch := l.channel(s)
 	if ch == nil || l.Closed {
-		return nil
+		return nil, nil
 	}
 	var out []export
 	for _, m := range ch.Members {
@@ -96,7 +100,46 @@ func (w *worker) exports(l *link, s *ocm.State) []export {
 		}
 		out = append(out, e)
 	}
-	return out
+	var left []export
+	for _, old := range l.Exports {
+		if l.shows(old.Role) && !slices.ContainsFunc(out, func(e export) bool { return e.Alias == old.Alias }) {
+			left = append(left, old)
+		}
+	}
+	if len(left) == 0 {
+		return out, nil
+	}
+	unsent, err := w.unsent(l, s)
+	for _, old := range left {
+		if unsent[old.Alias] && len(out) < ocm.MaxMembers {
+			out = append(out, old)
+		}
+	}
+	return out, err
+}
+
+// unsent are the aliases of those whose messages are in the file for a proxy, or in the
+// journal and not handed to the mail.
+func (w *worker) unsent(l *link, s *ocm.State) (map[string]bool, error) {
+	aliases := map[string]bool{}
+	for _, p := range l.Proxies {
+		queue, _ := s.Queues.Get(p.Session)
+		for _, id := range queue {
+			row, ok := s.Messages.Get(id)
+			if !ok || row.ChannelID != l.ChannelID || row.Status != ocm.StatusPending || row.Type == ocm.TypeSystem {
+				continue
+			}
+			if e := l.export(row.Sender); e != nil {
+				aliases[e.Alias] = true
+			}
+		}
+	}
+	return aliases, w.a.box.View(func(tx *bolt.Tx) error {
+		return walk(tx, bucketOut, key(l.ID, ""), func(_ []byte, o *outgoing) error {
+			aliases[o.Message.From] = true
+			return nil
+		})
+	})
 }
 
 // newID makes an id of a link or an alias.
