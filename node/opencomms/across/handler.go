@@ -156,7 +156,13 @@ func (a *Across) receiveReceipt(tx *bolt.Tx, m api.Mail, body receipt) error {
 		return a.mark(tx, l, t, stateQueued)
 	case stateRefused:
 		return a.end(tx, l, t, stateRefused, known(body.Code))
-	case opencomms.StatusDelivered, opencomms.StatusFailed, opencomms.StatusStale, opencomms.StatusRejected, stateUnknown:
+	case opencomms.StatusRejected:
+		code := ""
+		if body.Code == codeEnded {
+			code = mayHave(codeEnded) // it may have been read just before
+		}
+		return a.end(tx, l, t, body.State, code)
+	case opencomms.StatusDelivered, opencomms.StatusFailed, opencomms.StatusStale, stateUnknown:
 		return a.end(tx, l, t, body.State, "")
 	}
 	return nil

@@ -207,12 +207,14 @@ func (w *worker) followUp(ctx context.Context, l *link, s *ocm.State) error {
 	var ends []end
 	err := w.a.box.View(func(tx *bolt.Tx) error {
 		return walk(tx, bucketOpen, key(l.ID, ""), func(k []byte, a *arrival) error {
-			state := stateUnknown
+			rc := receipt{Link: a.Link, ID: a.ID, State: stateUnknown}
 			if row, ok := s.Messages.Get(a.ID); ok {
-				state = row.Status
+				rc.State = row.Status
+			} else if s.OfFile() && l.channel(s) == nil {
+				rc.State, rc.Code = ocm.StatusRejected, codeEnded // saved or deleted with its messages
 			}
-			if state != ocm.StatusPending && state != ocm.StatusInFlight {
-				ends = append(ends, end{k, receipt{Link: a.Link, ID: a.ID, State: state}})
+			if rc.State != ocm.StatusPending && rc.State != ocm.StatusInFlight {
+				ends = append(ends, end{k, rc})
 			}
 			return nil
 		})

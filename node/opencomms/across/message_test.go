@@ -310,6 +310,37 @@ func TestTheSecondReceiptTellsHowTheRowEnded(t *testing.T) {
 	}
 }
 
+func TestWhatWasInAChannelThatEndedOverThereIsToldToItsSender(t *testing.T) {
+	for name, end := range map[string]func(s *side) error{
+		"deleted": func(s *side) error {
+			_, err := s.project.DeleteSession(context.Background(), engine.Caller{Operator: true}, "review", true)
+			return err
+		},
+		"saved": func(s *side) error {
+			_, err := s.project.SaveSession(context.Background(), engine.Caller{Operator: true}, engine.SaveRequest{Channel: "review"})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, alpha, beta := pair(t)
+			read := alpha.say("Builder", "Reviewer-beta", "one")
+			w.settle()
+			beta.pull("Reviewer")
+			w.settle()
+			id := alpha.say("Builder", "Reviewer-beta", "two")
+			w.settle()
+			if err := end(beta); err != nil {
+				t.Fatal(err)
+			}
+			w.settle()
+			told(t, alpha, "Builder", id, ocm.StatusRejected, "saved or deleted")
+			if got := alpha.sent(read).State; got != ocm.StatusDelivered {
+				t.Errorf("what was read before is %q", got)
+			}
+		})
+	}
+}
+
 func TestMailThatComesBackIsToldToTheSender(t *testing.T) {
 	for code, c := range map[string]struct {
 		may    bool

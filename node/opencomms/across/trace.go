@@ -10,6 +10,7 @@ import (
 
 	"opencode-mesh/node/opencomms/engine"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/opencomms"
 )
 
 // States of a message that was sent from here, beside the final ones of a row over
@@ -31,12 +32,13 @@ var progress = map[string]int{stateNoted: 1, stateSent: 2, stateArrived: 3, stat
 
 // Codes of ours, beside those of the engine and of mail.
 const (
-	codeUnlinked    = "unlinked"     // the channel is not linked there, or not any more
-	codeNotShown    = "not_shown"    // the other side does not see the sender
-	codeChannelGone = "channel_gone" // the channel ended here
-	codeRemoved     = "removed"      // the member on the other machine left, or was removed
-	codeLinkFull    = "link_full"    // the link has as many proxies as it may in the channel
-	codeReserved    = "reserved"     // the role is the person's at the machine
+	codeUnlinked    = "unlinked"      // the channel is not linked there, or not any more
+	codeNotShown    = "not_shown"     // the other side does not see the sender
+	codeChannelGone = "channel_gone"  // the channel ended here
+	codeEnded       = "channel_ended" // the channel over there was saved or deleted
+	codeRemoved     = "removed"       // the member on the other machine left, or was removed
+	codeLinkFull    = "link_full"     // the link has as many proxies as it may in the channel
+	codeReserved    = "reserved"      // the role is the person's at the machine
 )
 
 // mark notes that a message got further.
@@ -49,14 +51,14 @@ func (a *Across) mark(tx *bolt.Tx, l *link, t *trace, state string) error {
 }
 
 // end notes a final state, and that the sender is to be told if it is not one that a
-// row has.
+// row has, or the row went with its channel.
 func (a *Across) end(tx *bolt.Tx, l *link, t *trace, state, code string) error {
 	t.State, t.Code, t.AtMS = state, code, a.nowMS()
 	errs := []error{remove(tx, bucketTraces, key(l.ID, t.ID)), add(tx, bucketEnded, l.ID, t)}
 	if n := count(tx, bucketEnded, l.ID, MaxEnded+1); n > MaxEnded {
 		errs = append(errs, removeFirst(tx, bucketEnded, l.ID))
 	}
-	if state == stateRefused || state == stateReturned || state == stateDropped {
+	if state == stateRefused || state == stateReturned || state == stateDropped || state == opencomms.StatusRejected && code != "" {
 		errs = append(errs, put(tx, bucketTell, key(l.ID, t.ID), telling{Sender: t.Sender, Text: notice(l, t.ID, code)}))
 	}
 	return errors.Join(errs...)
@@ -102,6 +104,7 @@ var reasons = map[string]string{
 	codeUnlinked:                      "the channel is not linked on the other machine",
 	codeNotShown:                      "the link does not show the sender to the other machine",
 	codeChannelGone:                   "the channel ended here before it was sent",
+	codeEnded:                         "the channel on the other machine was saved or deleted while it waited there",
 	codeRemoved:                       "the member on the other machine left the channel",
 	codeLinkFull:                      "the channel on the other machine takes no more members of this node, so that nobody stands for the sender there",
 	codeReserved:                      "the sender's role is reserved, so that nobody stands for the sender on the other machine",
