@@ -37,10 +37,54 @@ export function svg(tag, props, ...children) {
   return fill(document.createElementNS(svgNS, tag), props, children);
 }
 
-/** Replaces what is in an element. */
+/** Replaces what is in an element; the keyboard keeps its place. */
 export function replace(node, ...children) {
-  node.textContent = "";
-  put(node, children);
+  holding(node, () => {
+    node.textContent = "";
+    put(node, children);
+  });
+}
+
+const controls = "a[href], button:enabled, input:enabled, select:enabled, textarea:enabled, summary";
+const nameOf = (node) => node.dataset.control || node.id || node.getAttribute("aria-label") || node.getAttribute("href");
+
+/** Where a control is, for backTo once it may have gone. */
+export function placeOf(node) {
+  const around = [];
+  for (let up = node.parentElement; up; up = up.parentElement) around.push(up);
+  return { node, name: nameOf(node), around };
+}
+
+/**
+ * Gives the focus back if it was lost with a control that went: to the control, to the
+ * one of its name that came instead, or else to what is left nearest to it. A reader
+ * who has gone elsewhere stays there.
+ */
+export function backTo(place) {
+  const now = document.activeElement;
+  if (now && now !== document.body) return;
+  if (place.node.isConnected && !place.node.disabled) {
+    place.node.focus({ preventScroll: true });
+    return;
+  }
+  const root = place.around.find((v) => v.isConnected && (v.id === "main" || !v.closest("[hidden]"))) || byId("main");
+  const left = [...root.querySelectorAll(controls)];
+  const same = place.name && left.find((v) => nameOf(v) === place.name);
+  standOn(same || (root.contains(byId("main")) ? byId("main") : left[0] || root));
+}
+
+/** Focuses also what Tab does not reach. */
+export function standOn(node) {
+  if (!node.matches(controls) && !node.hasAttribute("tabindex")) node.tabIndex = -1;
+  node.focus({ preventScroll: true });
+}
+
+/** Does what takes nodes from below root or moves them; the keyboard keeps its place. */
+export function holding(root, change) {
+  const now = document.activeElement;
+  const place = now && now !== root && root.contains(now) ? placeOf(now) : null;
+  change();
+  if (place) backTo(place);
 }
 
 /** Sets a text only if it is another, so that readers of the screen stay quiet. */

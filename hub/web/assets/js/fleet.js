@@ -1,6 +1,6 @@
 // The fleet: a card for each node. Nodes change by events; how many tasks one has, and
 // how full its sessions are, follows its tasks and is asked for again when they change.
-import { announce, block, byId, el, facts, replace, setText } from "./dom.js";
+import { announce, backTo, block, byId, el, facts, placeOf, replace, setText } from "./dom.js";
 import { ago, bytes, exactTime, has, line, number, t } from "./text.js";
 import { get } from "./api.js";
 import { frameEvery, lastRetry, maxFills, maxLine, maxNamed, maxRows, refreshEvery } from "./limits.js";
@@ -77,6 +77,8 @@ function detail(name) {
   const n = nodes.get(name);
   const dialog = byId("detail");
   if (!n) return;
+  const place = placeOf(document.activeElement); // the card may go meanwhile
+  dialog.addEventListener("close", () => backTo(place), { once: true });
   replace(dialog,
     el("div", { class: "head" },
       el("h2", { id: "detail-title" }, n.name),

@@ -1,7 +1,8 @@
 // A list of thousands of which only what is near the window exists. Items have one
 // height and are laid out in as many columns as fit. An item that has the focus stays,
-// so that the keyboard does not lose its place.
-import { el } from "./dom.js";
+// so that the keyboard does not lose its place; if it is listed no more, the next one
+// gets the focus.
+import { el, standOn } from "./dom.js";
 
 const overscan = 3; // rows beyond the window, above and below
 
@@ -17,6 +18,7 @@ export class VirtualList {
     this.places = new Map(); // key → index
     this.shown = new Map(); // key → element
     this.dirty = new Set(); // keys to be shown again
+    this.heir = undefined; // key of the item that gets the focus of one that is gone
     this.frame = 0;
     const later = () => this.later();
     addEventListener("scroll", later, { passive: true });
@@ -26,8 +28,12 @@ export class VirtualList {
 
   /** Sets what is listed, in this order, and shows it as it is now. */
   set(items) {
+    const old = this.items;
     this.items = items;
     this.places = new Map(items.map((item, i) => [this.key(item), i]));
+    const focused = this.focused();
+    const at = focused === undefined || this.places.has(focused) ? -1 : old.findIndex((item) => this.key(item) === focused);
+    if (at >= 0) this.heir = [...old.slice(at + 1), ...old.slice(0, at).reverse()].map(this.key).find((key) => this.places.has(key));
     for (const key of this.shown.keys()) this.dirty.add(key);
     this.later();
   }
@@ -36,6 +42,12 @@ export class VirtualList {
   touch(key) {
     this.dirty.add(key);
     this.later();
+  }
+
+  // focused is the key of the item that has the focus.
+  focused() {
+    const now = document.activeElement;
+    return this.root.contains(now) ? now.closest("[data-item]")?.dataset.item : undefined;
   }
 
   later() {
@@ -57,8 +69,9 @@ export class VirtualList {
 
     const wanted = new Map();
     for (let i = from; i < to; i++) wanted.set(this.key(this.items[i]), i);
-    const focused = this.root.contains(document.activeElement) ? document.activeElement.closest("[data-item]")?.dataset.item : undefined;
-    if (focused !== undefined && this.places.has(focused)) wanted.set(focused, this.places.get(focused));
+    const focused = this.focused();
+    const left = focused === undefined || this.places.has(focused) ? focused : this.places.has(this.heir) ? this.heir : this.items.length ? this.key(this.items[0]) : undefined;
+    if (left !== undefined) wanted.set(left, this.places.get(left));
 
     for (const [key, node] of this.shown) {
       if (!wanted.has(key)) {
@@ -80,7 +93,8 @@ export class VirtualList {
       if (this.dirty.has(key)) this.show(node, this.items[i]);
       this.place(node, i, columns, cell, gap, row);
     }
-    this.order(wanted);
+    this.order(wanted, this.shown.get(left));
+    if (left !== focused) standOn(left === undefined ? document.querySelector("#main h1") : this.shown.get(left).querySelector("a, button"));
     this.dirty.clear();
   }
 
@@ -93,12 +107,20 @@ export class VirtualList {
     node.style.height = `${this.rem}rem`;
   }
 
-  // The order of elements is that of the items: Tab and screen readers go by it. What
-  // is in its place is not moved, for that would take the focus away.
-  order(wanted) {
+  // The order of elements is that of the items: Tab and screen readers go by it. The
+  // one that has the focus is never moved, for that would take the focus away: what is
+  // before it and should not be goes to the end, from where it gets its place.
+  order(wanted, fixed) {
     let at = this.root.firstElementChild;
     for (const [key] of [...wanted].sort((a, b) => a[1] - b[1])) {
       const node = this.shown.get(key);
+      if (node === fixed) {
+        while (at !== node) {
+          const next = at.nextElementSibling;
+          this.root.append(at);
+          at = next;
+        }
+      }
       if (node === at) at = at.nextElementSibling;
       else this.root.insertBefore(node, at);
     }

@@ -1,6 +1,6 @@
 // One task: where it is, what it asks, its result and files, and its whole life. The
 // events tell its state at once; what they leave out is asked for again after them.
-import { announce, block, byId, el, facts, replace } from "./dom.js";
+import { announce, block, byId, el, facts, holding, replace } from "./dom.js";
 import { get } from "./api.js";
 import { duration, exactTime, has, line, number, t } from "./text.js";
 import { maxLife, maxLine, refreshEvery } from "./limits.js";
@@ -129,10 +129,12 @@ function showFiles() {
   const now = JSON.stringify([task.attempt, task.artifacts, task.files]);
   if (now === files) return;
   files = now;
-  list?.remove();
   const made = artifactList(task);
-  list = made && el("section", { "aria-labelledby": "files-title" }, el("h2", { id: "files-title" }, t("task.artifacts")), made);
-  if (list) byId("result").after(list);
+  holding(byId("main"), () => {
+    list?.remove();
+    list = made && el("section", { "aria-labelledby": "files-title" }, el("h2", { id: "files-title" }, t("task.artifacts")), made);
+    if (list) byId("result").after(list);
+  });
 }
 
 // change takes what a listing or an event says of the task; its details follow.

@@ -1,6 +1,6 @@
 // How tasks are shown, wherever they are: states, flags and errors in words, what a
 // running agent does, and the buttons that change a task.
-import { el, replace } from "./dom.js";
+import { backTo, el, placeOf, replace } from "./dom.js";
 import { post } from "./api.js";
 import { exactTime, has, line, number, t } from "./text.js";
 import { maxLine } from "./limits.js";
@@ -92,9 +92,14 @@ export function confirmed(text, yes) {
 export function taskButtons(task, acted) {
   const problem = el("span", { class: "bad", role: "alert" });
   const button = (label, cls, path, question) => {
-    const b = el("button", { type: "button", class: cls, "aria-label": `${label}: ${task.task}` }, label);
+    const b = el("button", { type: "button", class: cls, "aria-label": `${label}: ${task.task}`, data: { control: path } }, label);
     b.addEventListener("click", async () => {
-      if (question && !(await confirmed(question, label))) return;
+      // The button may be made anew, or another instead, until this is over.
+      const place = placeOf(b);
+      if (question && !(await confirmed(question, label))) {
+        backTo(place);
+        return;
+      }
       b.disabled = true;
       replace(problem);
       try {
@@ -103,6 +108,7 @@ export function taskButtons(task, acted) {
         replace(problem, e.shown || e.message);
         b.disabled = false;
       }
+      backTo(place);
     });
     return b;
   };
