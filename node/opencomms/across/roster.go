@@ -162,6 +162,7 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 			after = append(after, proxy{Alias: m.Alias, Session: ocm.NewID(ocm.PrefixMember)})
 		}
 	}
+	barred := len(l.Removed)
 	if ch != nil {
 		l.expelled(ch, after)
 		for i, p := range after {
@@ -171,9 +172,10 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		}
 	}
 	// The ids are on the disk before the file has them, and who goes before it is gone.
-	if err := w.keepProxies(ctx, l, after); err != nil {
+	if err := w.keepProxies(ctx, l, after, barred); err != nil {
 		return err
 	}
+	barred = len(l.Removed)
 	if ch != nil && slices.ContainsFunc(after, func(p proxy) bool {
 		there := engine.Member(ch, p.Session) != nil
 		return there != wanted(p) && !(p.Joined && !there)
@@ -224,22 +226,18 @@ func (w *worker) seat(ctx context.Context, l *link, s *ocm.State) error {
 		}
 		kept = append(kept, p)
 	}
-	return w.keepProxies(ctx, l, kept)
+	return w.keepProxies(ctx, l, kept, barred)
 }
 
-// keepProxies writes the proxies of a link and the roles that stay out, if they changed.
-func (w *worker) keepProxies(ctx context.Context, l *link, after []proxy) error {
-	var now *link
-	err := w.a.box.View(func(tx *bolt.Tx) (err error) {
-		now, err = getLink(tx, l.ID)
-		return err
-	})
-	if err != nil || slices.Equal(now.Proxies, after) && slices.Equal(now.Removed, l.Removed) {
-		return err
+// keepProxies writes the proxies of a link and the roles that stay out, of which the record
+// has the first barred, if they changed.
+func (w *worker) keepProxies(ctx context.Context, l *link, after []proxy, barred int) error {
+	if slices.Equal(l.Proxies, after) && len(l.Removed) == barred {
+		return nil
 	}
 	after = slices.Clone(after)
 	removed := l.Removed
-	err = w.a.box.Update(ctx, func(tx *bolt.Tx) error {
+	err := w.a.box.Update(ctx, func(tx *bolt.Tx) error {
 		return edit(tx, l.ID, func(l *link) error {
 			l.Proxies, l.Removed = after, removed
 			return nil
