@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { fleet.Main(m) }
 
-// patience bounds twice what is waited for, and a third of a whole visit; only a hang
+// patience bounds four waits in a row, and a third of a whole visit; only a hang
 // reaches it.
 const patience = 2 * time.Minute
 
