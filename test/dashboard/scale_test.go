@@ -156,16 +156,21 @@ func (p *page) heap() float64 {
 func (p *page) latency(event, is, shows string, cause func()) float64 {
 	p.t.Helper()
 	js[bool](p, `new Promise((ready) => {
+		let arrived = false;
 		const stream = new EventSource("/v1/events");
 		stream.addEventListener("beat", () => ready(true));
 		stream.addEventListener("open", () => setTimeout(() => ready(true), 500));
-		globalThis.latency = new Promise((done) => stream.addEventListener(`+quote(event)+`, (e) => {
+		globalThis.latency = new Promise((done, lost) => {
+			setTimeout(() => lost(new Error(arrived ? "it is not shown" : "no such event")), 30_000); // a hang
+			stream.addEventListener(`+quote(event)+`, (e) => {
 			const v = JSON.parse(e.data);
 			if (!(`+is+`)) return;
 			const at = performance.now();
+			arrived = true;
 			const look = () => `+shows+` ? (stream.close(), done(performance.now() - at)) : requestAnimationFrame(look);
 			look();
-		}));
+			});
+		});
 	})`)
 	cause()
 	return js[float64](p, `globalThis.latency`)
@@ -228,6 +233,8 @@ func TestThousandsOfNodesAndTasksStayQuickAndBounded(t *testing.T) {
 		}
 	}
 
+	p.open("/")
+	p.until(`globalThis.firstCard > 0`)
 	tasks := newPage(t, f)
 	tasks.login("/tasks")
 	// All of them are listed, as by a reader who goes on and on.
