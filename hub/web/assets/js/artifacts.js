@@ -54,11 +54,14 @@ function textOf(buffer, whole) {
   }
 }
 
-async function preview(box, task, file) {
-  const stop = new AbortController();
+// preview shows a file in a box until stop is aborted, which the box's owner does when
+// it is hidden: what comes later belongs nowhere.
+async function preview(box, task, file, stop) {
+  const enough = new AbortController(); // more than is shown has come
+  const show = (...what) => stop.signal.aborted || replace(box, what);
   replace(box, el("p", { class: "hint", role: "status" }, t("artifact.loading")));
   try {
-    const got = await head(await ask("GET", fileURL(task, file.path), { signal: stop.signal }), stop);
+    const got = await head(await ask("GET", fileURL(task, file.path), { signal: AbortSignal.any([stop.signal, enough.signal]) }), enough);
     const blob = new Blob(got.parts, { type: got.type });
     if (got.type) {
       if (!got.whole) throw new Error(t("artifact.toolarge", { size: bytes(maxPreviewImage) }));
@@ -69,17 +72,17 @@ async function preview(box, task, file) {
         img.onerror = () => reject(new Error(t("artifact.broken")));
         img.src = url;
       }).finally(() => URL.revokeObjectURL(url)); // it is in memory by now
-      replace(box, img);
+      show(img);
       return;
     }
     const text = textOf(await blob.arrayBuffer(), got.whole);
     if (text === null) throw new Error(t("artifact.binary"));
-    replace(box,
+    show(
       el("pre", { class: "said", dir: "auto", tabindex: "0", role: "region", "aria-label": t("artifact.text", { path: line(file.path, maxLine) }) }, text),
       got.whole ? null : el("p", { class: "hint" }, t("artifact.cut", { size: bytes(maxPreviewText) })));
   } catch (e) {
     // A TypeError is the browser's: the connection broke off.
-    replace(box, el("p", { class: "notice warn", role: "alert" }, e instanceof TypeError ? t("error.network") : e.shown || e.message));
+    show(el("p", { class: "notice warn", role: "alert" }, e instanceof TypeError ? t("error.network") : e.shown || e.message));
   }
 }
 
@@ -102,11 +105,13 @@ function row(task, file) {
   const problem = el("p", { class: "plain bad", role: "alert" });
   const name = line(file.path, maxLine);
   const show = el("button", { type: "button", "aria-expanded": "false", "aria-label": `${t("artifact.preview")}: ${name}` }, t("artifact.preview"));
+  let stop = null;
   show.addEventListener("click", () => {
+    stop?.abort();
     box.hidden = !box.hidden;
     show.setAttribute("aria-expanded", String(!box.hidden));
     if (box.hidden) replace(box);
-    else preview(box, task, file);
+    else preview(box, task, file, (stop = new AbortController()));
   });
   const get = el("a", { class: "button", href: fileURL(task, file.path), download: "", "aria-label": `${t("artifact.download")}: ${name}` }, t("artifact.download"));
   get.addEventListener("click", (e) => {

@@ -5,7 +5,7 @@ import { line, number, t } from "./text.js";
 import { maxLine, maxNamed, maxProgress } from "./limits.js";
 import { on } from "./live.js";
 import { artifactList } from "./artifacts.js";
-import { QuestionBox } from "./question.js";
+import { QuestionBox, showBox } from "./question.js";
 import { activityText, buttonsKey, errorBox, fill, flagList, isSettled, lateMark, stateBadge, stateText, states, taskButtons, taskLink } from "./taskview.js";
 
 class Card {
@@ -47,7 +47,7 @@ class Card {
       if (answered) this.change(answered);
       else if (this.task.question?.id !== q.id) this.ask(this.task);
     });
-    replace(this.parts.get("ask"), this.box.node);
+    showBox(this.parts.get("ask"), this.box.node);
   }
 }
 

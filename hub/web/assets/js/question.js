@@ -1,6 +1,6 @@
 // A question of an agent with all that answers it. It says how the answer went as the
 // hub says it: the first answer counts, and it may be somebody else's.
-import { announce, el, replace, setText } from "./dom.js";
+import { announce, el, holding, placeOf, replace, setText } from "./dom.js";
 import { post } from "./api.js";
 import { ago, exactTime, has, line, t } from "./text.js";
 import { maxAnswer, maxLine, maxOptions } from "./limits.js";
@@ -8,6 +8,14 @@ import { hubNow } from "./live.js";
 import { isSettled } from "./taskview.js";
 
 let made = 0;
+
+/** Shows a box, alone but for those whose words the reader has not put away. */
+export function showBox(root, node) {
+  holding(root, () => {
+    for (const old of [...root.children]) if (!old.matches(".kept") && !old.querySelector(".kept")) old.remove();
+    root.prepend(node);
+  });
+}
 
 export class QuestionBox {
   /** task waits; closed is told when nothing is to be answered here any more. */
@@ -18,6 +26,7 @@ export class QuestionBox {
     this.state = "open"; // open | sending | closed
     this.unsure = false; // an answer may have arrived
     this.buttons = [];
+    this.kept = false; // what the reader wrote is shown still, though it is not sent
     this.status = el("p", { class: "plain", role: "status", tabindex: "-1" });
     this.body = el("div", { class: "stack" });
     this.node = el("div", { class: "question stack" }, this.words(), this.body, this.status);
@@ -47,8 +56,9 @@ export class QuestionBox {
     const id = `answer-${++made}`;
     this.field = el("textarea", { id, rows: 2, maxlength: maxAnswer, dir: "auto" });
     const send = el("button", { type: "submit" }, t(permission ? "question.reject" : "question.send"));
-    const form = el("form", { class: "stack" },
-      el("label", { for: id }, t(permission ? "question.why" : "question.own")), this.field, el("div", { class: "row" }, send));
+    this.label = el("label", { for: id }, t(permission ? "question.why" : "question.own"));
+    this.controls = el("div", { class: "row" }, send);
+    const form = el("form", { class: "stack" }, this.label, this.field, this.controls);
     const submit = (e) => {
       e.preventDefault();
       const text = this.field.value.trim();
@@ -61,7 +71,8 @@ export class QuestionBox {
       if (e.key === "Enter" && (e.ctrlKey || e.metaKey) && !e.isComposing) submit(e);
     });
     this.buttons.push(send);
-    replace(this.body, options.length ? el("div", { class: "options", role: "group", "aria-label": t("question.options") }, this.buttons.slice(0, -1)) : null, form);
+    this.options = options.length ? el("div", { class: "options", role: "group", "aria-label": t("question.options") }, this.buttons.slice(0, -1)) : null;
+    replace(this.body, this.options, form);
   }
 
   /** Takes the option of that number, from 1, if there is one. */
@@ -76,6 +87,8 @@ export class QuestionBox {
   async send(text, shown) {
     if (this.state !== "open") return;
     this.state = "sending";
+    const place = this.body.contains(document.activeElement) ? placeOf(document.activeElement) : null;
+    if (place) this.status.focus(); // what is disabled would lose the focus
     for (const b of [...this.buttons, this.field]) b.disabled = true;
     this.say("hint", t("question.sending", { answer: line(shown, 200) }));
     try {
@@ -88,6 +101,7 @@ export class QuestionBox {
         this.unsure ||= e.status === 0 || e.status >= 500;
         this.state = "open";
         for (const b of [...this.buttons, this.field]) b.disabled = false;
+        if (place && document.activeElement === this.status) place.node.focus();
         this.say("bad", `${e.shown || e.message}${this.unsure ? " " + t("question.unsure") : ""}`);
         if (this.last) this.closeBy(this.last);
       }
@@ -110,12 +124,29 @@ export class QuestionBox {
   close(kind, text, task) {
     const focused = this.body.contains(document.activeElement);
     this.state = "closed";
-    replace(this.body);
+    if (kind !== "ok" && this.field.value.trim()) this.keepWords();
+    else replace(this.body);
     replace(this.limit);
     this.say(kind, text);
-    if (focused) this.status.focus();
+    if (focused && document.activeElement !== this.field) this.status.focus();
     else announce(text);
     this.closed(this, task);
+  }
+
+  // keepWords leaves what the reader wrote, to be read and copied until it is put away.
+  keepWords() {
+    this.kept = true;
+    this.node.classList.add("kept");
+    this.options?.remove();
+    setText(this.label, t("question.kept"));
+    this.field.disabled = false;
+    this.field.readOnly = true;
+    replace(this.controls, el("button", { type: "button", class: "quiet", on: { click: () => {
+      this.kept = false;
+      this.node.classList.remove("kept");
+      replace(this.body);
+      this.status.focus();
+    } } }, t("question.kept.away")));
   }
 
   say(kind, text) {

@@ -55,7 +55,7 @@ function ended(e) {
   e.node.classList.add("closed");
   e.gone.hidden = false;
   closed.push(e);
-  if (closed.length > maxClosed) dismiss(closed[0], false);
+  if (closed.length > maxClosed) dismiss(closed.find((v) => !v.box.kept) || closed[0], false);
   const next = e.next || beyond.values().next().value;
   if (next) {
     beyond.delete(next.task);

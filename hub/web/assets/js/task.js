@@ -6,7 +6,7 @@ import { duration, exactTime, has, line, number, t } from "./text.js";
 import { maxLife, maxLine, refreshEvery } from "./limits.js";
 import { on } from "./live.js";
 import { artifactList } from "./artifacts.js";
-import { QuestionBox } from "./question.js";
+import { QuestionBox, showBox } from "./question.js";
 import { start } from "./shell.js";
 import { activityText, buttonsKey, errorBox, fill, flagList, isSettled, lateMark, stateBadge, stateText, taskButtons } from "./taskview.js";
 import { textBox } from "./words.js";
@@ -48,7 +48,7 @@ function ask() {
       else if (next) ask();
       next = null;
     });
-    replace(byId("ask"), el("section", { class: "card" }, el("h2", { class: "unseen" }, t("task.question")), box.node));
+    showBox(byId("ask"), el("section", { class: "card" }, el("h2", { class: "unseen" }, t("task.question")), box.node));
   }
 }
 

@@ -1,0 +1,81 @@
+//go:build browser
+
+package dashboard
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"opencode-mesh/test/fleet"
+)
+
+func TestAnAnswerThatIsNotSentStaysToBeCopied(t *testing.T) {
+	f := fleet.New(t)
+	ctl := f.Ctl("desk", "--operator")
+	f.Node("alpha", f.Demo())
+	ctl.Online("alpha")
+	p := newPage(t, f)
+	p.login("/questions")
+
+	// Answered elsewhere, in the inbox.
+	tasks, _ := ctl.Dispatch("alpha", "--detach", "--", "ASK:Which way?|left|right")
+	id := tasks[0].Task
+	card := `#questions [data-task="` + id + `"]`
+	p.until(`document.querySelectorAll('` + card + ` .option').length === 2`)
+	p.do("write", chromedp.Focus(card+" textarea"), chromedp.KeyEvent("well considered"))
+	ctl.Run("task", "answer", id, "left")
+	p.shows("answered elsewhere")
+	p.until(`document.querySelector('` + card + ` textarea')?.readOnly`)
+	if v := js[string](p, `document.activeElement.value`); v != "well considered" {
+		t.Errorf("in the field that has the focus is %q", v)
+	}
+	p.until(`!document.querySelector('` + card + ` .option, ` + card + ` [type="submit"]')`)
+	p.click(card + " .kept form button")
+	p.until(`!document.querySelector('` + card + ` textarea') && document.activeElement.matches("[role=status]")`)
+
+	// The task is over, at the task itself.
+	tasks, _ = ctl.Dispatch("alpha", "--detach", "--", "ASK:Which day?|today|tomorrow")
+	p.open("/tasks/" + tasks[0].Task)
+	p.until(`document.querySelector("#ask textarea")`)
+	p.do("write", chromedp.Focus("#ask textarea"), chromedp.KeyEvent("the day after"))
+	ctl.Run("task", "cancel", tasks[0].Task)
+	p.until(`document.querySelector("#ask textarea").readOnly && document.querySelector("#ask textarea").value === "the day after"`)
+}
+
+func TestAPreviewThatIsHiddenIsNotFetchedOn(t *testing.T) {
+	f := fleet.New(t)
+	ctl := f.Ctl("desk", "--operator")
+	alpha := f.Node("alpha", parrots(t))
+	ctl.Online("alpha")
+	write(t, filepath.Join(alpha.Work, "notes.txt"), []byte("some notes"))
+	tasks, out := ctl.Dispatch("alpha", "--", say(ending("notes\n", "done", "written", "notes.txt")))
+	if len(tasks) != 1 {
+		t.Fatalf("%+v", out)
+	}
+	p := newPage(t, f)
+	p.login("/tasks")
+	p.open("/tasks/" + tasks[0].Task)
+	p.until(`document.querySelector(".artifacts button")`)
+	p.do("watch what is fetched", chromedp.Evaluate[chromedp.Void](`(() => {
+  const real = window.fetch;
+  window.asked = [];
+  window.fetch = async (url, options) => {
+    const one = { signal: options.signal };
+    window.asked.push(one);
+    try {
+      return await real(url, options);
+    } finally {
+      one.over = true;
+    }
+  };
+  const show = document.querySelector(".artifacts button");
+  show.click();
+  show.click();
+})()`))
+	p.until(`window.asked.length === 1 && window.asked[0].over && window.asked[0].signal.aborted`)
+	p.until(`document.querySelector(".artifacts .preview").hidden && !document.querySelector(".artifacts .preview").textContent`)
+	p.do("look again", clickLink(".artifacts button"))
+	p.until(`document.querySelector(".artifacts .preview").textContent === "some notes"`)
+}
