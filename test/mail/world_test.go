@@ -83,7 +83,7 @@ type world struct {
 	names []string
 
 	lossPercent atomic.Int64
-	calls       sync.WaitGroup // requests that nobody waits for any more
+	calls       underWay
 
 	mu     sync.RWMutex // guards the following fields; held while the hub is exchanged
 	hub    *hub
@@ -98,6 +98,49 @@ type hub struct {
 	office *hubmail.Office
 	stop   context.CancelFunc
 	ran    sync.WaitGroup
+}
+
+// underWay counts requests that nobody may be waiting for any more. Others begin while
+// it is waited for, which a sync.WaitGroup does not allow.
+type underWay struct {
+	mu sync.Mutex
+	n  int           // guarded by mu
+	no chan struct{} // closed once n is 0; nil while nobody waits
+}
+
+// Go runs do and counts it.
+func (u *underWay) Go(do func()) {
+	u.mu.Lock()
+	u.n++
+	u.mu.Unlock()
+	go func() {
+		defer u.done()
+		do()
+	}()
+}
+
+func (u *underWay) done() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.n--; u.n == 0 && u.no != nil {
+		close(u.no)
+		u.no = nil
+	}
+}
+
+// Wait returns at a moment when none is under way.
+func (u *underWay) Wait() {
+	u.mu.Lock()
+	if u.n == 0 {
+		u.mu.Unlock()
+		return
+	}
+	if u.no == nil {
+		u.no = make(chan struct{})
+	}
+	no := u.no
+	u.mu.Unlock()
+	<-no
 }
 
 func newWorld(t tester, dir string, names ...string) *world {
