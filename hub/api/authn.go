@@ -85,7 +85,6 @@ func (s *Server) enroll(w http.ResponseWriter, r *http.Request, do enrollFunc) {
 		s.fail(w, r, err)
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
 	reply(w, http.StatusOK, issued)
 }
 

@@ -22,6 +22,33 @@ import (
 
 var peer = netip.MustParseAddr("192.0.2.1")
 
+func TestMetricsOfThisMachineAreNotForANameThatSomebodyPointedHere(t *testing.T) {
+	s := newShop(t, withBrowsers)
+	for host, status := range map[string]int{"127.0.0.1:8443": 200, "localhost:8443": 200, "[::1]:8443": 200, "evil.example": 403} {
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.RemoteAddr, r.Host = "127.0.0.1:99", host
+		w := httptest.NewRecorder()
+		s.api.Public().ServeHTTP(w, r)
+		if w.Code != status {
+			t.Errorf("%s: got %d, want %d", host, w.Code, status)
+		}
+	}
+}
+
+func TestNoAnswerOfTheInterfaceIsStored(t *testing.T) {
+	s := newShop(t)
+	alice := s.enroll(login("alice", false))
+	for _, path := range []string{"/v1/nodes", "/v1/whoami", "/v1/tasks/nothing"} {
+		for _, secret := range []string{alice, ""} {
+			resp := s.open(http.MethodGet, path, secret, nil)
+			_ = resp.Body.Close()
+			if resp.Header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: %v", path, resp.Header)
+			}
+		}
+	}
+}
+
 func TestMetricsAreForThisMachineAndThoseWithACredential(t *testing.T) {
 	s := newShop(t, func(c *hubapi.Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.9/32")} })
 	alice := s.enroll(login("alice", false))

@@ -246,6 +246,7 @@ func (s *Server) ownRoutes(r chi.Router) {
 	r.Get("/readyz", s.readyz)
 	r.Get("/metrics", s.metrics)
 	r.Route("/v1", func(r chi.Router) {
+		r.Use(unstored)
 		r.Post("/login", s.login)
 		r.Post("/join", s.join)
 		r.With(s.authenticate(s.principal)).Get("/tunnel", s.tunnel)
@@ -292,6 +293,14 @@ func (s *Server) operatorRoutes(r chi.Router) {
 	r.Get("/nodes/{node}/channels/{id}/messages", s.channelMessages)
 }
 
+// unstored keeps answers, which are one caller's, out of caches.
+func unstored(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
 // plain answers with a fixed text.
 func plain(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -315,12 +324,18 @@ var forwarded = []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Via", "X-
 
 // metrics is open to loopback peers only; others need a credential, and so do
 // those behind a proxy, which is a loopback peer itself if it runs on this machine.
+// A browser on this machine is a loopback peer as well: a page elsewhere that had a name
+// pointed here does not get them.
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
+	var err error
 	if !s.local(r) {
-		if _, err := s.principal(r); err != nil {
-			s.fail(w, r, err)
-			return
-		}
+		_, err = s.principal(r)
+	} else if s.cfg.Gate != nil {
+		err = s.cfg.Gate.Host(r)
+	}
+	if err != nil {
+		s.fail(w, r, err)
+		return
 	}
 	s.cfg.Metrics.Handler().ServeHTTP(w, r)
 }

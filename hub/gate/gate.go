@@ -159,17 +159,29 @@ func (g *Gate) Has(r *http.Request) bool {
 // Principal is whose session the cookie of a request stands for, if the request is one
 // of the hub's own pages.
 func (g *Gate) Principal(r *http.Request) (access.Principal, error) {
-	c, err := r.Cookie(cookieName(g.Secure(r)))
-	if err != nil {
+	all := r.CookiesNamed(cookieName(g.Secure(r)))
+	if len(all) == 0 {
 		return access.Principal{}, api.Errorf(api.CodeUnauthorized, "you are not logged in")
 	}
 	if err := g.Own(r); err != nil {
 		return access.Principal{}, err
 	}
-	return g.cfg.Access.Browser(r.Context(), c.Value)
+	// Without TLS a neighbour on another port or path may have set one of the same name.
+	var p access.Principal
+	var err error
+	for _, c := range all[:min(len(all), maxCookies)] {
+		if p, err = g.cfg.Access.Browser(r.Context(), c.Value); api.ErrorCode(err) != api.CodeUnauthorized {
+			break
+		}
+	}
+	return p, err
 }
 
-// Login checks the password and leaves the cookie of a new session in the browser.
+// maxCookies bounds how many cookies of a session's name are tried.
+const maxCookies = 8
+
+// Login checks the password and leaves the cookie of a new session in the browser. The
+// one that it had before ends.
 func (g *Gate) Login(w http.ResponseWriter, r *http.Request, name, password string) error {
 	if err := g.Own(r); err != nil {
 		return err
@@ -177,6 +189,11 @@ func (g *Gate) Login(w http.ResponseWriter, r *http.Request, name, password stri
 	issued, err := g.cfg.Access.Visit(r.Context(), g.Peer(r), name, password)
 	if err != nil {
 		return err
+	}
+	if old, err := g.Principal(r); err == nil {
+		if err := g.cfg.Access.Logout(context.WithoutCancel(r.Context()), old, g.Peer(r)); err != nil {
+			return err // with two sessions nobody would know of the older
+		}
 	}
 	g.cookie(w, r, issued.Credential, int(access.BrowserLimit/time.Second))
 	return nil

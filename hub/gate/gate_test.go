@@ -230,3 +230,28 @@ func TestACookieOfPlainHTTPIsNoneOverTLS(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestANeighboursCookieOfTheSameNameHidesNoSession(t *testing.T) {
+	g := newGate(t)
+	const own = "http://127.0.0.1:8443"
+	cookie := login(t, g, own)
+	r := request(http.MethodGet, own)
+	r.Header.Set("Cookie", cookie.Name+"=neighbour; "+cookie.Name+"="+strings.Repeat("A", len(cookie.Value))+"; "+cookie.Name+"="+cookie.Value)
+	if p, err := g.Principal(r); err != nil || !p.Operator() {
+		t.Errorf("refused: %v", err)
+	}
+}
+
+func TestLoggingInAgainEndsTheBrowsersOlderSession(t *testing.T) {
+	g := newGate(t)
+	const own = "https://box.lan"
+	old, other := login(t, g, own), login(t, g, own)
+	fresh := login(t, g, own, "Cookie", old.Name+"="+old.Value)
+	for cookie, ok := range map[*http.Cookie]bool{old: false, other: true, fresh: true} {
+		r := request(http.MethodGet, own)
+		r.AddCookie(cookie)
+		if _, err := g.Principal(r); (err == nil) != ok {
+			t.Errorf("old %v, other %v: %v", cookie == old, cookie == other, err)
+		}
+	}
+}

@@ -55,6 +55,7 @@ func (w *Web) login(rw http.ResponseWriter, r *http.Request) {
 		w.cfg.Log.Error("a login failed", "err", err)
 	}
 	v := w.view(r, access.Principal{}, "login")
+	v.query = url.Values{"next": {next}}.Encode() // for the page in another language
 	v.Name, v.Next, v.Problem, v.Wait = name, next, e, retryAfter(rw.Header(), e)
 	w.show(rw, e.Code.Status(), v)
 }

@@ -19,6 +19,8 @@ type view struct {
 	Lang    string
 	User    string // "": a stranger
 	Version string
+	// Subject is whose page it is, for the title; "" of most.
+	Subject string
 	// First is the data block: what the page shows first, by name.
 	First map[string]json.RawMessage
 	// Problem is what the page is about when something went wrong.

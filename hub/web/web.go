@@ -10,6 +10,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -165,6 +166,7 @@ func (w *Web) again(rw http.ResponseWriter, r *http.Request) {
 func (w *Web) page(rw http.ResponseWriter, r *http.Request, who access.Principal, p page) {
 	v := w.view(r, who, p.name)
 	v.First = map[string]json.RawMessage{}
+	v.Subject = cmp.Or(r.PathValue("id"), r.PathValue("target"))
 	last, err := json.Marshal(w.cfg.LastEvent()) // before what it must not miss is read
 	if err != nil {
 		w.fail(rw, r, who, err)

@@ -504,3 +504,20 @@ func TestALargeFormIsRefused(t *testing.T) {
 		t.Errorf("got %d", resp.StatusCode)
 	}
 }
+
+func TestAfterARefusedLoginTheOtherLanguageKeepsTheWayBack(t *testing.T) {
+	d := newDesk(t)
+	_, body := d.do(http.MethodPost, "/login", url.Values{"password": {"wrong"}, "next": {"/tasks?state=done"}}.Encode(), "Origin", own)
+	if want := `href="/login?lang=zh&amp;next=%2Ftasks%3Fstate%3Ddone"`; !strings.Contains(body, want) {
+		t.Errorf("%s is not in %s", want, body)
+	}
+}
+
+func TestThePageOfATaskIsNamedAfterIt(t *testing.T) {
+	d := newDesk(t)
+	d.login()
+	d.answer = func(string) (int, string) { return http.StatusOK, `{}` }
+	if _, body := d.do(http.MethodGet, "/tasks/desk-1-ab", ""); !strings.Contains(body, "<title>Task desk-1-ab ·") {
+		t.Error(body)
+	}
+}

@@ -98,6 +98,16 @@ func TestChannelsShowWhatAgentsWriteLiterally(t *testing.T) {
 		p.until(`[...document.querySelectorAll("#members th")].some((v) => v.innerText === ` + quote(cell) + `)`)
 	}
 
+	// On the narrowest phone nothing sticks out, and
+	// what the head line says stands apart.
+	for _, width := range []int64{320, 360} {
+		p.size(width, 640)
+		p.until(`document.documentElement.scrollWidth <= innerWidth`)
+		p.until(`document.querySelector("#messages li").getBoundingClientRect().right <= innerWidth`)
+		p.until(`(([a, b]) => b.left - a.right >= 6 || b.top >= a.bottom - 4)([...document.querySelectorAll("#messages .line > *")].map((v) => v.getBoundingClientRect()))`)
+	}
+	p.size(1280, 900)
+
 	// More than a page has; what was opened stays open where nothing changed.
 	repeated(t, alpha, 70)
 	p.click("#again")

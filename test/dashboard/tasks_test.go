@@ -45,6 +45,17 @@ func TestTheListOfTasksIsFilteredSearchedAndKept(t *testing.T) {
 	p.until(rows + ` === 1`)
 	p.enter("#target", " \r")
 	p.until(rows + ` === 3 && document.querySelector("#problem").hidden`)
+	// Blanks around a name change nothing, for what comes by events either.
+	p.enter("#controller", " desk ")
+	p.enter("#target", " alpha \r")
+	p.until(rows + ` === 1`)
+	ctl.Dispatch("alpha", "--", "the word is pear")
+	p.until(rows + ` === 2`)
+	js[string](p, `document.querySelector("#controller").value = ""`)
+	p.enter("#target", "beta\r")
+	p.until(rows + ` === 2 && location.search === "?target=beta"`)
+	p.enter("#target", " \r")
+	p.until(rows + ` === 4`)
 	p.enter("#search", "PLUM") // it stands in the text alone, which the hub searches
 	p.until(rows + ` === 1 && location.search === "?q=PLUM"`)
 	p.enter("#search", " ")
@@ -67,6 +78,19 @@ func TestTheListOfTasksIsFilteredSearchedAndKept(t *testing.T) {
 	// The address keeps the filter.
 	p.open("/tasks?open=true")
 	p.until(rows + ` === 1 && document.querySelector("#open").checked`)
+}
+
+func TestWhatATextHidesIsShown(t *testing.T) {
+	p := newPage(t, fleet.New(t))
+	p.login("/tasks")
+	p.until(started)
+	const of = `import(document.querySelector("script[type=module]").src.replace("js/tasks.js", "js/text.js")).then((m) => m.`
+	if got := js[string](p, of+`line("invoice\u202egpj.exe \u001b[31m", 100))`); got != `invoice\u{202e}gpj.exe \u{1b}[31m` {
+		t.Errorf("a line is shown as %q", got)
+	}
+	if got := js[string](p, of+`visible("one\r\n\ttwo\u2066 \u4e2d"))`); got != "one\n\ttwo\\u{2066} 中" {
+		t.Errorf("a text is shown as %q", got)
+	}
 }
 
 func TestWhatDoesNotFitAPageIsLoadedOrCounted(t *testing.T) {

@@ -1,6 +1,7 @@
 // The hub's interface. The session's cookie goes along by itself; the browser says
 // from which page a change comes, and the hub believes its own only.
 import { has, t } from "./text.js";
+import { changeLimit } from "./limits.js";
 
 /** What the hub, or the way to it, refused. */
 export class Refusal extends Error {
@@ -34,21 +35,27 @@ async function refusalOf(resp) {
   return new Refusal(e?.code || "unavailable", e?.message || `${resp.status} ${resp.statusText}`, resp.status, Number(resp.headers.get("Retry-After")) || 0);
 }
 
+// failed is what a request ended with that has no answer, or not the whole of one.
+function failed(e) {
+  if (e.name === "AbortError" || e instanceof Refusal) return e;
+  return e.name === "TimeoutError" ? new Refusal("no_answer", t("error.no_answer"), 0, 0) : new Refusal("network", t("error.network"), 0, 0);
+}
+
 /** The response to a request; what is refused is thrown. */
 export async function ask(method, path, { body, signal } = {}) {
   let resp;
   try {
     resp = await fetch(path, {
       method,
-      signal,
+      // A hub that hangs must not hold a form for ever.
+      signal: method === "GET" ? signal : AbortSignal.any([AbortSignal.timeout(changeLimit), ...(signal ? [signal] : [])]),
       credentials: "same-origin",
       cache: "no-store",
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch (e) {
-    if (e.name === "AbortError") throw e;
-    throw new Refusal("network", t("error.network"), 0, 0);
+    throw failed(e);
   }
   if (!resp.ok) throw await refusalOf(resp);
   return resp;
@@ -61,5 +68,10 @@ export async function get(path, options) {
 /** Answers without a body are null. */
 export async function post(path, body, options) {
   const resp = await ask("POST", path, { ...options, body });
-  return resp.status === 204 ? null : resp.json();
+  if (resp.status === 204) return null;
+  try {
+    return await resp.json();
+  } catch (e) {
+    throw failed(e);
+  }
 }

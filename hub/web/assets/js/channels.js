@@ -2,7 +2,7 @@
 // wrote there is framed and shown as text. No event tells of a channel: what is shown is
 // asked for again while somebody looks.
 import { announce, block, byId, el, facts, replace, setText } from "./dom.js";
-import { exactTime, has, line, number, t } from "./text.js";
+import { exactTime, has, line, number, t, visible } from "./text.js";
 import { get } from "./api.js";
 import { channelEvery, channelPage, maxLine, maxPassage } from "./limits.js";
 import { live, on } from "./live.js";
@@ -102,9 +102,9 @@ function showList() {
 function message(m) {
   const text = el("pre", { class: "words", dir: "auto" });
   const cut = m.content.length > maxPassage;
-  text.textContent = cut ? m.content.slice(0, maxPassage) + "…" : m.content;
+  text.textContent = cut ? visible(m.content.slice(0, maxPassage)) + "…" : visible(m.content);
   const more = cut ? el("button", { type: "button", class: "quiet", on: { click: () => {
-    text.textContent = m.content;
+    text.textContent = visible(m.content);
     more.remove();
   } } }, t("channels.whole")) : null;
   return el("li", { class: "untrusted" },

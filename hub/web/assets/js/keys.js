@@ -6,6 +6,25 @@ const shortcuts = []; // {keys, text, fn}
 let pending = "";
 let pendingAt = 0;
 
+const offKey = "mesh-keys-off";
+let off = false; // the reader wants none: speech input and slips press keys too
+try {
+  off = localStorage.getItem(offKey) === "yes";
+} catch {
+  // no storage
+}
+
+function turn(on) {
+  off = !on;
+  pending = "";
+  try {
+    if (off) localStorage.setItem(offKey, "yes");
+    else localStorage.removeItem(offKey);
+  } catch {
+    // it holds for this page
+  }
+}
+
 /** keys is "?" or "g f"; text says what it does, "" of one that another's text tells of. */
 export function shortcut(keys, text, fn) {
   shortcuts.push({ keys, text, fn });
@@ -16,7 +35,7 @@ function typing(target) {
 }
 
 function pressed(e) {
-  if (e.ctrlKey || e.metaKey || e.altKey || e.isComposing || e.defaultPrevented || typing(e.target) || document.querySelector("dialog[open]")) {
+  if (off || e.ctrlKey || e.metaKey || e.altKey || e.isComposing || e.defaultPrevented || typing(e.target) || document.querySelector("dialog[open]")) {
     pending = "";
     return;
   }
@@ -42,6 +61,7 @@ function help() {
       el("h2", { id: "keys-title" }, t("keys.title")),
       el("button", { type: "button", on: { click: () => dialog.close() } }, t("close"))),
     el("table", null, el("tbody", null, shortcuts.filter((s) => s.text).map((s) => el("tr", null, el("th", { scope: "row" }, keysOf(s)), el("td", null, s.text))))),
+    el("label", { class: "check" }, el("input", { type: "checkbox", id: "keys-on", checked: !off, on: { change: (e) => turn(e.target.checked) } }), el("span", null, t("keys.on"))),
   );
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

@@ -13,6 +13,8 @@ export const silence = 30_000;
 /** Waits between tries to get it back. */
 export const firstRetry = 1_000;
 export const lastRetry = 15_000;
+/** How long a change may take before it is not known whether it arrived. */
+export const changeLimit = 20_000;
 /** How often what has changed is asked for again, at most. */
 export const refreshEvery = 1_000;
 /** Comparisons of lines and words that finding what changed may take. */

@@ -2,7 +2,7 @@
 // hub says it: the first answer counts, and it may be somebody else's.
 import { announce, el, holding, placeOf, replace, setText } from "./dom.js";
 import { post } from "./api.js";
-import { ago, exactTime, has, line, t } from "./text.js";
+import { ago, exactTime, has, line, t, visible } from "./text.js";
 import { maxAnswer, maxLine, maxOptions } from "./limits.js";
 import { hubNow } from "./live.js";
 import { isSettled } from "./taskview.js";
@@ -42,7 +42,7 @@ export class QuestionBox {
         el("strong", null, t(permission ? "question.permission" : "question.asks")), " ",
         el("span", { class: "hint" }, t("question.asked", { time: exactTime(q.asked_at) }), " ",
           this.limit)),
-      el("pre", { class: "said", dir: "auto", tabindex: q.text.length > maxLine ? "0" : null }, q.text),
+      el("pre", { class: "said", dir: "auto", tabindex: q.text.length > maxLine ? "0" : null }, visible(q.text)),
     ];
   }
 

@@ -105,15 +105,17 @@ async function cancel() {
   }
 }
 
-// operate begins an operation. Its id is minted first, so that asking again after an
-// answer that was lost is no second one.
+// operate begins an operation. Its id is minted first, and kept while nobody knows
+// whether it arrived, so that asking again is no second one.
+const unsure = new Map(); // operation → id
 async function operate(op) {
-  const body = { id: mint(document.querySelector(".user").textContent), workspace: session.workspace };
+  const body = { id: unsure.get(op) || mint(document.querySelector(".user").textContent), workspace: session.workspace };
   sending = true;
   showOperation();
   try {
     const send = () => post(`/v1/bindings/${place}/${op}`, body);
     const task = await send().catch((e) => (e.code === "network" ? send() : Promise.reject(e)));
+    unsure.delete(op);
     asked = task.task;
     // An event may have been faster than the answer.
     if (operation?.task !== task.task) operation = task;
@@ -121,6 +123,8 @@ async function operate(op) {
     showOperation();
     if (operation.ended_at) reload();
   } catch (e) {
+    if (e.status === 0 || e.status >= 500) unsure.set(op, body.id);
+    else unsure.delete(op);
     sending = false;
     showOperation();
     failed(e);

@@ -2,7 +2,7 @@
 // events tell its state at once; what they leave out is asked for again after them.
 import { announce, block, byId, el, facts, holding, replace } from "./dom.js";
 import { get } from "./api.js";
-import { duration, exactTime, has, line, number, t } from "./text.js";
+import { duration, exactTime, has, line, number, t, visible } from "./text.js";
 import { maxLife, maxLine, refreshEvery } from "./limits.js";
 import { on } from "./live.js";
 import { artifactList } from "./artifacts.js";
@@ -57,7 +57,7 @@ function outcome() {
   return [
     nothing ? el("p", { class: "hint" }, t("task.result.none")) : null,
     task.late_result ? el("p", { class: "notice warn" }, t("task.late.long")) : null,
-    task.summary ? el("p", { class: "said", dir: "auto", id: "summary" }, task.summary.length > 8 * maxLine ? line(task.summary, 8 * maxLine) : task.summary) : null,
+    task.summary ? el("p", { class: "said", dir: "auto", id: "summary" }, task.summary.length > 8 * maxLine ? line(task.summary, 8 * maxLine) : visible(task.summary)) : null,
     errorBox(task.error), flagList(task.flags), fill(task),
   ];
 }

@@ -44,7 +44,7 @@ function row(node, v) {
       el("span", { class: "cut" }, `${line(v.controller, 40)} → ${line(v.target, 40)}${v.workspace ? ` · ${line(v.workspace, 40)}` : ""}`),
       el("span", { class: "cut", title: exactTime(v.created) }, ago(v.created, hubNow())),
       v.attempt > 1 ? el("span", null, t("task.attempt.short", { count: number(v.attempt) })) : null,
-      v.ctx === null || v.ctx === undefined ? null : el("span", { class: level(v.ctx) }, ctxText(v.ctx)),
+      v.ctx === null || v.ctx === undefined ? null : el("span", { class: level(v.ctx) === "ok" ? null : level(v.ctx) }, ctxText(v.ctx)),
       v.canceling && !isSettled(v.state) ? el("span", { class: "warn" }, t("task.cancel.asked")) : null),
     el("p", { class: "plain cut", dir: "auto" }, v.op ? `${t("task.op." + v.op)} · ` : "", v.error ? el("code", null, line(v.error, 60), " ") : null, v.doing || v.text),
   ];

@@ -60,8 +60,16 @@ export function bytes(n) {
   return new Intl.NumberFormat(lang, { style: "unit", unit: names[i], unitDisplay: "short", maximumFractionDigits: n < 10 && i ? 1 : 0 }).format(n);
 }
 
-/** A line of a text that is not ours: bounded. */
+// Characters that do not show, or have what is beside them show in another order.
+const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** A text that is not ours: what it hides is shown as an escape. */
+export function visible(text) {
+  return String(text ?? "").replace(/\r\n/g, "\n").replace(hidden, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+}
+
+/** A line of a text that is not ours: bounded, and nothing in it hides. */
 export function line(text, max) {
-  const chars = Array.from(String(text ?? "").slice(0, 2 * max));
+  const chars = Array.from(visible(String(text ?? "").slice(0, 2 * max)));
   return chars.length > max ? chars.slice(0, max - 1).join("") + "…" : chars.join("");
 }

@@ -1,5 +1,5 @@
 // A classic script in the head, so that no page shows in the wrong colours first. The
-// choice is all that is kept in the browser's storage.
+// choice, and whether there are shortcuts, is all that is kept in the browser's storage.
 (() => {
   const key = "mesh-theme";
   const root = document.documentElement;
