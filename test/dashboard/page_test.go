@@ -29,8 +29,8 @@ import (
 
 func TestMain(m *testing.M) { fleet.Main(m) }
 
-// patience bounds four waits in a row, and a third of a whole visit; only a hang
-// reaches it.
+// patience bounds each step in a page, and four times what is waited for in it; only a
+// hang reaches it. A whole visit may take as long as the test.
 const patience = 2 * time.Minute
 
 // page is a browser of its own, without cookies, with one page.
@@ -64,7 +64,7 @@ func newPage(t *testing.T, f *fleet.Fleet) *page {
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // its sandbox refuses root
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
@@ -134,7 +134,9 @@ next:
 // do does something in the page.
 func (p *page) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	p.t.Helper()
-	if err := chromedp.Do(p, steps...); err != nil {
+	ctx, cancel := context.WithTimeout(p, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
 		p.t.Fatalf("%s: %v; the page shows:\n%s", what, err, p.shown())
 	}
 }
@@ -148,7 +150,9 @@ func (p *page) open(path string) {
 // js is what an expression in the page is worth; promises are awaited.
 func js[T any](p *page, expression string) T {
 	p.t.Helper()
-	out, err := chromedp.Run(p, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	ctx, cancel := context.WithTimeout(p, patience)
+	defer cancel()
+	out, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
 		p.t.Fatalf("%s in the page: %v", expression, err)
 	}
@@ -163,7 +167,9 @@ func quote(s string) string {
 
 // shown is the text that the page shows; "" when it cannot be asked.
 func (p *page) shown() string {
-	out, err := chromedp.Run(p, chromedp.Evaluate[string](`document.body ? document.body.innerText : ""`))
+	ctx, cancel := context.WithTimeout(p, patience/4)
+	defer cancel()
+	out, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body ? document.body.innerText : ""`))
 	if err != nil {
 		return err.Error()
 	}
@@ -174,10 +180,12 @@ func (p *page) shown() string {
 // by another cannot be asked, and is asked again.
 func (p *page) until(expression string) {
 	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p, patience)
+	defer cancel()
 	var err error
 	for end := time.Now().Add(patience / 4); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var ok bool
-		if ok, err = chromedp.Run(p, chromedp.Evaluate[bool](`Boolean(`+expression+`)`)); err == nil && ok {
+		if ok, err = chromedp.Run(ctx, chromedp.Evaluate[bool](`Boolean(`+expression+`)`)); err == nil && ok {
 			return
 		}
 	}
@@ -240,7 +248,9 @@ func (p *page) login(path string) {
 // call sends a command of the browser's protocol.
 func call[P, R any](p *page, cmd cdp.Command[P, R], params P) {
 	p.t.Helper()
-	if _, err := chromedp.Call(p, cmd, params); err != nil {
+	ctx, cancel := context.WithTimeout(p, patience)
+	defer cancel()
+	if _, err := chromedp.Call(ctx, cmd, params); err != nil {
 		p.t.Fatalf("%s: %v", cmd.Method, err)
 	}
 }
