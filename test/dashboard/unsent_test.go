@@ -79,3 +79,40 @@ func TestAPreviewThatIsHiddenIsNotFetchedOn(t *testing.T) {
 	p.do("look again", clickLink(".artifacts button"))
 	p.until(`document.querySelector(".artifacts .preview").textContent === "some notes"`)
 }
+
+func TestWhatIsNotSentOutlivesASessionThatIsEnded(t *testing.T) {
+	f := fleet.New(t)
+	ctl := f.Ctl("desk", "--operator")
+	f.Node("alpha", f.Demo())
+	ctl.Online("alpha")
+	p := newPage(t, f)
+	p.expect("401")
+	p.login("/dispatch?node=alpha")
+	again := func() {
+		t.Helper()
+		f.Hub.Passwd(fleet.Password)
+		p.until(`location.pathname === "/login" && document.readyState === "complete"`)
+		p.enter("#password", fleet.Password)
+		p.click("form.login button")
+	}
+	p.until(`document.querySelector("#chips button")`)
+	p.enter("#text", "a precious draft")
+	again()
+	p.until(`location.pathname === "/dispatch" && document.querySelector("#text")?.value === "a precious draft"`)
+	p.shows("Nodes chosen: 1")
+
+	ctl.Dispatch("alpha", "--detach", "--", "ASK:Which way?|left|right")
+	p.open("/questions")
+	p.until(`document.querySelector("#questions textarea")`)
+	p.do("write", chromedp.Focus("#questions textarea"), chromedp.KeyEvent("half of it"))
+	again()
+	p.until(`location.pathname === "/questions" && document.querySelector("#questions textarea")?.value === "half of it"`)
+
+	// Whoever logs out, on any page, leaves nothing behind.
+	p.open("/tasks")
+	p.click(`form[action="/logout"] button`)
+	p.until(`location.pathname === "/login" && document.readyState === "complete"`)
+	if kept := js[int](p, `sessionStorage.length`); kept != 0 {
+		t.Errorf("%d items are kept in the tab", kept)
+	}
+}

@@ -19,8 +19,9 @@ export class Refusal extends Error {
   }
 }
 
-/** Leaves for the login page, to come back here. */
+/** Leaves for the login page, to come back here. "mesh-leave" says so before. */
 export function leave() {
+  dispatchEvent(new Event("mesh-leave"));
   location.assign("/login?next=" + encodeURIComponent(location.pathname + location.search));
 }
 

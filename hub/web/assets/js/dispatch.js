@@ -6,6 +6,7 @@
 // the page, be it for the login that comes between.
 import { announce, block, byId, el, replace, setText } from "./dom.js";
 import { get, post } from "./api.js";
+import { draftOf, keepDraft, onLeave } from "./drafts.js";
 import { line, number, t } from "./text.js";
 import { maxLine, maxOffered, maxTargets, maxText } from "./limits.js";
 import { on } from "./live.js";
@@ -246,28 +247,11 @@ function showUnsure() {
 
 // --- the draft, in this tab ---
 
-const draftKey = "mesh-draft";
-
-function keep(draft) {
-  try {
-    if (draft) sessionStorage.setItem(draftKey, JSON.stringify({ me, ...draft }));
-    else sessionStorage.removeItem(draftKey);
-  } catch {
-    // no storage, or too much for it: the page itself still has it
-  }
-}
+const keep = (draft) => keepDraft("dispatch", draft);
 
 function takeUp() {
-  let draft = null;
-  try {
-    draft = JSON.parse(sessionStorage.getItem(draftKey));
-  } catch {
-    // none
-  }
-  if (draft?.me !== me || !draft.content) {
-    keep(null); // somebody else's
-    return;
-  }
+  const draft = draftOf("dispatch");
+  if (!draft?.content) return;
   const c = draft.content;
   if (draft.ids) unsure = { content: c, ids: draft.ids };
   else keep(null); // it is on the page again
@@ -289,13 +273,8 @@ function takeUp() {
 
 // What is written is there again after a login that came between, or another page; not
 // after the reader has logged out.
-let over = false;
-document.querySelector('form[action="/logout"]').addEventListener("submit", () => {
-  over = true;
-  keep(null);
-});
-addEventListener("pagehide", () => {
-  if (!over && !unsure && !f.send.disabled && f.text.value.trim()) keep({ content: { names: [...chosen], text: f.text.value }, ids: null });
+onLeave(() => {
+  if (!unsure && !f.send.disabled && f.text.value.trim()) keep({ content: { names: [...chosen], text: f.text.value }, ids: null });
 });
 
 // --- the rest ---

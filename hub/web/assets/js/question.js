@@ -2,6 +2,7 @@
 // hub says it: the first answer counts, and it may be somebody else's.
 import { announce, el, holding, placeOf, replace, setText } from "./dom.js";
 import { post } from "./api.js";
+import { draftOf, keepDraft } from "./drafts.js";
 import { ago, exactTime, has, line, t, visible } from "./text.js";
 import { maxAnswer, maxLine, maxOptions } from "./limits.js";
 import { hubNow } from "./live.js";
@@ -56,6 +57,9 @@ export class QuestionBox {
     const id = `answer-${++made}`;
     this.field = el("textarea", { id, rows: 2, maxlength: maxAnswer, dir: "auto" });
     const send = el("button", { type: "submit" }, t(permission ? "question.reject" : "question.send"));
+    this.draft = `answer-${this.task}-${q.id}`;
+    this.field.value = draftOf(this.draft) || "";
+    this.field.addEventListener("input", () => keepDraft(this.draft, this.field.value));
     this.label = el("label", { for: id }, t(permission ? "question.why" : "question.own"));
     this.controls = el("div", { class: "row" }, send);
     const form = el("form", { class: "stack" }, this.label, this.field, this.controls);
@@ -124,6 +128,7 @@ export class QuestionBox {
   close(kind, text, task) {
     const focused = this.body.contains(document.activeElement);
     this.state = "closed";
+    keepDraft(this.draft, null);
     if (kind !== "ok" && this.field.value.trim()) this.keepWords();
     else replace(this.body);
     replace(this.limit);

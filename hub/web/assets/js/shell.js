@@ -1,5 +1,6 @@
 // What all pages have: colours, shortcuts, the state of the connection, what waits.
 import { announce, byId, setText } from "./dom.js";
+import "./drafts.js"; // logging out ends them on every page
 import { duration, t } from "./text.js";
 import * as keys from "./keys.js";
 import { live, on, start as listen } from "./live.js";
