@@ -382,7 +382,7 @@ func TestPagesHaveNoScriptOrStyleOfTheirOwn(t *testing.T) {
 // TestModulesMakeNoMarkup greps what would turn a text into markup or code.
 func TestModulesMakeNoMarkup(t *testing.T) {
 	forbidden := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|setHTML|\beval\(|new Function|srcdoc =|localStorage|sessionStorage|indexedDB|https?://`)
-	allowed := map[string][]string{"theme.js": {"localStorage"}, "keys.js": {"localStorage"}, "dom.js": {"http://"}, "dispatch.js": {"sessionStorage"}} // the choice of colours, whether there are shortcuts, SVG's namespace, and the draft of a dispatch
+	allowed := map[string][]string{"theme.js": {"localStorage"}, "keys.js": {"localStorage"}, "dom.js": {"http://"}, "drafts.js": {"sessionStorage"}} // the choice of colours, whether there are shortcuts, SVG's namespace, and drafts
 	for name, text := range sources(t, "assets/js") {
 		for _, m := range forbidden.FindAllString(text, -1) {
 			if !slices.Contains(allowed[name], m) {
