@@ -5,8 +5,6 @@ package dashboard
 import (
 	"testing"
 
-	"github.com/chromedp/chromedp"
-
 	"opencode-mesh/test/fleet"
 )
 
@@ -16,7 +14,8 @@ const focused = `(() => { const a = document.activeElement; return a === documen
 // give gives the focus as Tab would.
 func (p *page) give(selector string) {
 	p.t.Helper()
-	p.do("focus "+selector, chromedp.Focus(selector, chromedp.NodeVisible))
+	// In one step: what is found may be replaced before a second one.
+	p.until(`(document.querySelector(` + quote(selector) + `)?.focus(), document.activeElement?.matches(` + quote(selector) + `))`)
 }
 
 // yes confirms what a dialog asks, by keyboard.

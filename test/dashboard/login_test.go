@@ -102,6 +102,10 @@ func TestLogoutEndsThisBrowserInAllItsTabsAndNoOther(t *testing.T) {
 	ctx, cancel := chromedp.NewContext(p.Context) // a tab of the same browser
 	t.Cleanup(cancel)
 	tab := &page{Context: ctx, t: t, url: p.url}
+	// The tab lives as long as the context of the first thing that is done in it.
+	if err := chromedp.Listen(ctx, tab.note); err != nil {
+		t.Fatalf("open a tab: %v", err)
+	}
 	tab.open("/")
 	tab.shows("alpha")
 	p.click(`form[action="/logout"] button`)
