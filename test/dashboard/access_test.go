@@ -136,13 +136,13 @@ func TestPagesAreFoundAndSpokenEverywhere(t *testing.T) {
 		english := js[string](p, `document.querySelector("h1").innerText`)
 		const address = `location.pathname + [...new URLSearchParams(location.search)].sort()`
 		where := js[string](p, address)
-		p.do("speak Chinese", clickLink(`a[hreflang="zh"]`))
+		p.follow(`a[hreflang="zh"]`)
 		p.until(`document.documentElement.lang === "zh" && ` + started)
 		p.until(`/[\u4e00-\u9fff]/.test(document.querySelector("h1").innerText) && ` + address + ` === ` + quote(where))
 		if missing := js[[]string](p, `[...document.body.innerText.matchAll(/\b(?:fleet|task|tasks|dispatch|question|questions|session|sessions|channels|audit|digest|ctx|node|live|keys|op|state|member|message)\.[a-z][a-z.]*\b/g)].map((m) => m[0])`); len(missing) > 0 {
 			t.Errorf("%s shows the keys %q", page.name, missing)
 		}
-		p.do("speak English", clickLink(`a[hreflang="en"]`))
+		p.follow(`a[hreflang="en"]`)
 		p.until(`document.documentElement.lang === "en" && document.querySelector("h1").innerText === ` + quote(english))
 	}
 }

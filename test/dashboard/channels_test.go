@@ -77,7 +77,7 @@ func TestChannelsShowWhatAgentsWriteLiterally(t *testing.T) {
 	p := newPage(t, f)
 	p.expect("/v1/nodes/alpha/channels") // while the node is away
 	p.login("/channels?node=alpha")
-	p.do("choose the channel", clickLink(`#channels a`))
+	p.follow(`#channels a`)
 	p.until(`document.querySelectorAll("#messages > li").length === 1`)
 	p.until(`location.search.includes("channel=") && document.activeElement.id === "channel-title"`)
 	p.shows("Builder → Reviewer")
@@ -141,7 +141,7 @@ func TestChannelsThatAreLinkedAreShownOnBothSides(t *testing.T) {
 	p := newPage(t, f)
 	p.login("/channels?node=alpha")
 	p.shows("linked with beta")
-	p.do("choose the channel", clickLink(`#channels a`))
+	p.follow(`#channels a`)
 	p.until(`document.querySelector("#about a")?.innerText === "beta"`)
 	p.until(`[...document.querySelectorAll("#members th")].some((v) => v.innerText === "Reviewer-beta")`)
 	p.click("#about a")
@@ -180,7 +180,7 @@ func TestTheAuditLogIsFilteredTurnedAndDownloaded(t *testing.T) {
 	p.enter("#search", "desk")
 	p.press("\r")
 	p.until(`location.search.includes("name=desk") && document.querySelectorAll("#entries tr").length === 4`) // a login, three dispatches
-	p.do("choose an action", chooseOption("#action", "dispatched"))
+	p.choose("#action", "dispatched")
 	p.until(`location.search.includes("action=dispatched") && document.querySelectorAll("#entries tr").length === 3`)
 
 	// The file has what the filter shows, one object a line.

@@ -105,7 +105,7 @@ func TestTheKeyboardKeepsItsPlaceInAListThatChanges(t *testing.T) {
 		t.Helper()
 		p.until(`[...document.querySelectorAll("#nodes .card")].map((c) => c.dataset.item).join() === ` + quote(names))
 	}
-	p.do("sort", chooseOption("#sort", "work"))
+	p.choose("#sort", "work")
 	order("alpha,beta,gamma")
 
 	// The card with the focus rises, and others pass it.

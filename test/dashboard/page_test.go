@@ -271,18 +271,22 @@ func (p *page) dark(on bool) {
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 }
 
-// clickLink clicks an element that a list may draw anew at any moment, and so may have
-// no stable place for a mouse.
-func clickLink(selector string) chromedp.Action[chromedp.Void] {
-	return chromedp.Evaluate[chromedp.Void](`document.querySelector(` + quote(selector) + `).click()`)
+// follow clicks an element that a list may draw anew at any moment, and so may have no
+// stable place for a mouse. It waits for the element, which a list has once it is loaded.
+func (p *page) follow(selector string) {
+	p.t.Helper()
+	p.until(`document.querySelector(` + quote(selector) + `)`)
+	p.do("follow "+selector, chromedp.Evaluate[chromedp.Void](`document.querySelector(`+quote(selector)+`).click()`))
 }
 
-// chooseOption chooses in a list as a reader does.
-func chooseOption(selector, value string) chromedp.Action[chromedp.Void] {
-	return chromedp.Evaluate[chromedp.Void](`{
-		const list = document.querySelector(` + quote(selector) + `);
-		list.value = ` + quote(value) + `;
+// choose chooses in a list as a reader does, once the list has the value.
+func (p *page) choose(selector, value string) {
+	p.t.Helper()
+	p.until(`[...document.querySelector(` + quote(selector) + `)?.options ?? []].some((v) => v.value === ` + quote(value) + `)`)
+	p.do("choose in "+selector, chromedp.Evaluate[chromedp.Void](`{
+		const list = document.querySelector(`+quote(selector)+`);
+		list.value = `+quote(value)+`;
 		list.dispatchEvent(new Event("input", {bubbles: true}));
 		list.dispatchEvent(new Event("change", {bubbles: true}));
-	}`)
+	}`))
 }

@@ -55,7 +55,7 @@ func TestASessionIsCompactedResetAndClearedInTheBrowser(t *testing.T) {
 	p.login("/sessions")
 	p.shows("desk → alpha")
 	p.shows("ctx 62 % · filling")
-	p.do("use the link", clickLink(`[data-item="desk/alpha/main"] h2 a`))
+	p.follow(`[data-item="desk/alpha/main"] h2 a`)
 	p.until(`location.pathname === "/sessions/desk/alpha" && document.querySelector("#plot svg.plot")`)
 
 	// Compact, twice: the page shows each step and what the digests hand over.

@@ -76,7 +76,7 @@ func TestAPreviewThatIsHiddenIsNotFetchedOn(t *testing.T) {
 })()`))
 	p.until(`window.asked.length === 1 && window.asked[0].over && window.asked[0].signal.aborted`)
 	p.until(`document.querySelector(".artifacts .preview").hidden && !document.querySelector(".artifacts .preview").textContent`)
-	p.do("look again", clickLink(".artifacts button"))
+	p.follow(".artifacts button")
 	p.until(`document.querySelector(".artifacts .preview").textContent === "some notes"`)
 }
 
