@@ -4,11 +4,18 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"path/filepath"
 	"strings"
 )
 
 // EndpointID is the address of a session. It depends on the session's id alone.
 func EndpointID(session string) string { return "session-" + digest(24, "session-v1", session) }
+
+// WorkspaceID is the address that an older version gave to an absolute directory. It is
+// only where messages may still lie.
+func WorkspaceID(directory string) string {
+	return "workspace-" + digest(24, "workspace-v1", filepath.Clean(directory))
+}
 
 // ProxyID is the address under which a node publishes the endpoint of another node
 // (semantics 19).
