@@ -8,8 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"opencode-mesh/cmd/internal/cli"
+	"opencode-mesh/node/mcp"
 	"opencode-mesh/node/opencomms"
-	"opencode-mesh/node/opencomms/mcp"
+	ocmtools "opencode-mesh/node/opencomms/mcp"
 	"opencode-mesh/node/opencomms/pins"
 )
 
@@ -62,8 +63,10 @@ func (m *Main) serveMCP(cmd *cobra.Command, _ []string) error {
 		// Closing it would not end a read of it, and the process ends anyhow.
 		in = io.NopCloser(in)
 	}
+	channels := ocmtools.New(ocmtools.Config{Project: project, Member: strings.TrimSpace(member), Host: host, Admin: admin, Log: log})
+	defer channels.Close()
 	return mcp.Run(cmd.Context(), mcp.Config{
-		Project: project, Member: strings.TrimSpace(member), Host: host, Admin: admin,
+		Name: ocmtools.ServerName, Instructions: ocmtools.Instructions, Tools: channels.Tools(),
 		Version: cli.Version, In: in, Out: m.app.Stdout, Log: log,
 	})
 }

@@ -16,7 +16,7 @@ var limitPackages = []string{
 	"protocol/api", "protocol/mesh", "protocol/opencomms", "auth", "tunnel", "store", "store/boltdb",
 	"hub", "hub/access", "hub/clock", "hub/events", "hub/mail", "hub/relay",
 	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
-	"node/opencomms", "node/opencomms/across", "node/opencomms/engine", "node/opencomms/mcp", "node/opencomms/pins", "node/opencomms/push", "node/opencomms/statefile",
+	"node/opencomms", "node/opencomms/across", "node/opencomms/engine", "node/mcp", "node/opencomms/mcp", "node/opencomms/pins", "node/opencomms/push", "node/opencomms/statefile",
 }
 
 // noLimits are exported numbers that bound nothing.

@@ -139,6 +139,7 @@ func TestACallThatFailsIsAnInternalErrorAndOthersAreAnswered(t *testing.T) {
 	if got, want := a.line(), fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"error":{"code":-32603,"message":"Internal error"}}`, a.next); got != want {
 		t.Fatalf("%s, want %s", got, want)
 	}
+	a.end() // what it said is all there then
 	if !strings.Contains(a.err.String(), ".state.lock") {
 		t.Errorf("stderr does not say why: %s", a.err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"opencode-mesh/node/mcp"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
 	"opencode-mesh/node/opencomms/pins"
@@ -22,10 +23,9 @@ type member struct {
 	id      string
 	host    string
 	log     *slog.Logger
-	order   *order
-	ctx     context.Context // of the server
+	ctx     context.Context // ends with Close
 
-	// waking starts with the first send and ends with the server: until then nothing
+	// waking starts with the first send and ends with Close: until then nothing
 	// waits for a push member because of this one.
 	waking sync.Once
 	work   sync.WaitGroup
@@ -43,12 +43,12 @@ func (m *member) wakeOwners() {
 	})
 }
 
-// caller checks the id anew for each call: a member that was removed has no access
+// identify checks the id anew for each call: a member that was removed has no access
 // from then on (§7). It must be on the roster of a live channel or, if pinned is
 // said, have been pinned by a local operator: for what members do that are in no
 // channel, as to come into one or to go on with an archived one, of which the
 // project knows who was in it.
-func (m *member) caller(ctx context.Context, pinned bool) (engine.Caller, error) {
+func (m *member) identify(ctx context.Context, pinned bool) (engine.Caller, error) {
 	c := engine.Caller{Session: m.id}
 	switch {
 	case m.id == "":
@@ -86,7 +86,7 @@ func isMember(s *ocm.State, id string) bool {
 
 // joining is how the member comes into a channel. It reads its mail itself, so that
 // nobody prompts it and its mail does not grow old (§9.6).
-func (m *member) joining(a arguments) engine.NewMember {
+func (m *member) joining(a mcp.Arguments) engine.NewMember {
 	host := m.host
 	if pin, err := pins.Load(m.project.Dir(), m.id); host == "" && err == nil {
 		host = pin.Host
@@ -95,7 +95,7 @@ func (m *member) joining(a arguments) engine.NewMember {
 		host = defaultHost
 	}
 	return engine.NewMember{
-		Session: m.id, Role: a.texts["role"], RolePrompt: a.texts["role_prompt"], Host: host,
+		Session: m.id, Role: a.Texts["role"], RolePrompt: a.Texts["role_prompt"], Host: host,
 		Surface: ocm.SurfaceMCP, Mode: ocm.ModePull, Policy: &ocm.StalePolicy{Mode: ocm.StaleNone},
 	}
 }

@@ -9,11 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"opencode-mesh/node/mcp"
 	"opencode-mesh/node/opencomms"
 	"opencode-mesh/node/opencomms/engine"
 	ocm "opencode-mesh/protocol/opencomms"
 )
+
+// patience is how long a test waits for something that must come.
+const patience = 30 * time.Second
 
 func TestAPushMemberIsWokenForWhatWasSentInItsPause(t *testing.T) {
 	dir := t.TempDir()
@@ -36,7 +41,10 @@ func TestAPushMemberIsWokenForWhatWasSentInItsPause(t *testing.T) {
 	answers, out := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(context.Background(), Config{Project: p, Member: "sess_a", In: in, Out: out})
+		m := New(Config{Project: p, Member: "sess_a"})
+		err := mcp.Run(context.Background(), mcp.Config{Tools: m.Tools(), In: in, Out: out})
+		m.Close()
+		ended <- err
 		out.Close()
 	}()
 	fmt.Fprint(client, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}

@@ -4,15 +4,19 @@ import (
 	"context"
 	"fmt"
 
+	"opencode-mesh/node/mcp"
 	"opencode-mesh/node/opencomms/engine"
 	ocm "opencode-mesh/protocol/opencomms"
 )
 
-// tool is one of the tools (§6).
+// tool is one of the tools (§6). An argument of another type than its own counts as the
+// empty text if it is required, where the rules refuse it, and as not given otherwise –
+// but not where that would send to others than was meant, or lift a bound: that one is
+// strict and refused.
 type tool struct {
 	name  string
 	about string
-	args  []argument
+	args  []mcp.Argument
 	// pinned says that an id that is in no channel may use it, if it is pinned.
 	pinned bool
 	admin  bool // offered with --admin only
@@ -24,17 +28,17 @@ type tool struct {
 type call struct {
 	*member
 	engine.Caller
-	arguments
+	mcp.Arguments
 }
 
-func (c call) channel() string { return c.texts["channel"] }
+func (c call) channel() string { return c.Texts["channel"] }
 
 // call does one call of a tool for the member.
-func (m *member) call(ctx context.Context, t *tool, a arguments) (reply, error) {
-	if err := a.check(); err != nil {
-		return reply{}, err
+func (m *member) call(ctx context.Context, t *tool, a mcp.Arguments) (reply, error) {
+	if a.Wrong != "" {
+		return reply{}, &engine.Refusal{Code: codeInvalidArgument, Message: a.Wrong}
 	}
-	caller, err := m.caller(ctx, t.pinned)
+	caller, err := m.identify(ctx, t.pinned)
 	if err != nil {
 		return reply{}, err
 	}
@@ -43,115 +47,115 @@ func (m *member) call(ctx context.Context, t *tool, a arguments) (reply, error) 
 
 // Arguments that several tools have.
 var (
-	channelArg = argument{name: "channel", kind: text, required: true, about: "Name of the channel."}
-	roleArg    = argument{name: "role", kind: text, required: true, about: "Your role in the channel, unique there: a letter, then letters, digits, blanks, - and _, at most 32."}
-	promptArg  = argument{name: "role_prompt", kind: text, required: true, about: "What you do in this role."}
-	spawnArg   = argument{name: "spawn_push", kind: flag, strict: true, about: "Not done by this server: your messages wait for opencomms_pull."}
-	limitArg   = argument{name: "limit", kind: number, about: "How many messages: 1 to 100, else 20."}
+	channelArg = mcp.Argument{Name: "channel", Kind: mcp.Text, Required: true, About: "Name of the channel."}
+	roleArg    = mcp.Argument{Name: "role", Kind: mcp.Text, Required: true, About: "Your role in the channel, unique there: a letter, then letters, digits, blanks, - and _, at most 32."}
+	promptArg  = mcp.Argument{Name: "role_prompt", Kind: mcp.Text, Required: true, About: "What you do in this role."}
+	spawnArg   = mcp.Argument{Name: "spawn_push", Kind: mcp.Flag, Strict: true, About: "Not done by this server: your messages wait for opencomms_pull."}
+	limitArg   = mcp.Argument{Name: "limit", Kind: mcp.Number, About: "How many messages: 1 to 100, else 20."}
 )
 
 var tools = []*tool{
 	{
 		name: "opencomms_create", about: "Make a channel and become its first member, who may remove others.",
-		args: []argument{
+		args: []mcp.Argument{
 			channelArg, roleArg, promptArg,
-			{name: "max_members", kind: number, strict: true, about: "2 to 32, else 8."},
+			{Name: "max_members", Kind: mcp.Number, Strict: true, About: "2 to 32, else 8."},
 			spawnArg,
-			{name: "rate_limit", kind: number, strict: true, about: "Messages a minute of all members together: 1 to 1000, else 20."},
-			{name: "max_hops", kind: number, strict: true, about: "Longest chain of replies: 1 to 50, else 4."},
-			{name: "budget_runtime_ms", kind: number, strict: true, about: "The channel takes no messages when it is older, in milliseconds."},
-			{name: "budget_messages", kind: number, strict: true, about: "The channel takes no messages after so many were delivered."},
+			{Name: "rate_limit", Kind: mcp.Number, Strict: true, About: "Messages a minute of all members together: 1 to 1000, else 20."},
+			{Name: "max_hops", Kind: mcp.Number, Strict: true, About: "Longest chain of replies: 1 to 50, else 4."},
+			{Name: "budget_runtime_ms", Kind: mcp.Number, Strict: true, About: "The channel takes no messages when it is older, in milliseconds."},
+			{Name: "budget_messages", Kind: mcp.Number, Strict: true, About: "The channel takes no messages after so many were delivered."},
 		},
 		pinned: true, call: create,
 	},
 	{
 		name: "opencomms_join", about: "Become a member of a channel.",
-		args: []argument{channelArg, roleArg, promptArg, spawnArg}, pinned: true, call: join,
+		args: []mcp.Argument{channelArg, roleArg, promptArg, spawnArg}, pinned: true, call: join,
 	},
 	{
 		name: "opencomms_send", about: "Send a message to one member of a channel, or to all others. Without to and broadcast, the only other member is meant.",
-		args: []argument{
+		args: []mcp.Argument{
 			channelArg,
-			{name: "content", kind: text, required: true, about: "The message, at most 100,000 characters."},
-			{name: "type", kind: text, strict: true, about: "What it is; manual if not given.", enum: []string{ocm.TypeReviewRequest, ocm.TypeReviewResponse, ocm.TypeManual}},
-			{name: "reply_to", kind: text, strict: true, about: "The message_id that this answers."},
-			{name: "to", kind: text, strict: true, about: "Role or session id of the recipient."},
-			{name: "broadcast", kind: flag, strict: true, about: "To all other members."},
-			{name: "session_description", kind: text, about: "What the channel is about, if nobody said so yet; at most 140 characters."},
+			{Name: "content", Kind: mcp.Text, Required: true, About: "The message, at most 100,000 characters."},
+			{Name: "type", Kind: mcp.Text, Strict: true, About: "What it is; manual if not given.", Enum: []string{ocm.TypeReviewRequest, ocm.TypeReviewResponse, ocm.TypeManual}},
+			{Name: "reply_to", Kind: mcp.Text, Strict: true, About: "The message_id that this answers."},
+			{Name: "to", Kind: mcp.Text, Strict: true, About: "Role or session id of the recipient."},
+			{Name: "broadcast", Kind: mcp.Flag, Strict: true, About: "To all other members."},
+			{Name: "session_description", Kind: mcp.Text, About: "What the channel is about, if nobody said so yet; at most 140 characters."},
 		},
 		call: send,
 	},
 	{
 		name: "opencomms_inbox", about: "Look at the messages that wait for you in all channels, without taking them.",
-		args: []argument{channelArg, limitArg}, reads: true, call: inbox,
+		args: []mcp.Argument{channelArg, limitArg}, reads: true, call: inbox,
 	},
 	{
 		name: "opencomms_pull", about: "Take the messages that wait for you in all channels. They count as delivered then.",
-		args: []argument{channelArg}, call: pull,
+		args: []mcp.Argument{channelArg}, call: pull,
 	},
 	{
 		name: "opencomms_status", about: "Your channels, or one of them: members, what waits, limits.",
-		args:  []argument{{name: "channel", kind: text, about: "Name of the channel; all of yours if not given."}},
+		args:  []mcp.Argument{{Name: "channel", Kind: mcp.Text, About: "Name of the channel; all of yours if not given."}},
 		reads: true, call: status,
 	},
 	{
 		name: "opencomms_history", about: "What was said in a channel, newest first.",
-		args: []argument{channelArg, limitArg}, reads: true, call: history,
+		args: []mcp.Argument{channelArg, limitArg}, reads: true, call: history,
 	},
-	{name: "opencomms_pause", about: "Stop a channel: nothing is sent or delivered until it goes on.", args: []argument{channelArg}, call: pause},
-	{name: "opencomms_resume", about: "Let a paused channel go on.", args: []argument{channelArg}, call: resume},
-	{name: "opencomms_disconnect", about: "Leave a channel. What waits for you is rejected.", args: []argument{channelArg}, call: disconnect},
+	{name: "opencomms_pause", about: "Stop a channel: nothing is sent or delivered until it goes on.", args: []mcp.Argument{channelArg}, call: pause},
+	{name: "opencomms_resume", about: "Let a paused channel go on.", args: []mcp.Argument{channelArg}, call: resume},
+	{name: "opencomms_disconnect", about: "Leave a channel. What waits for you is rejected.", args: []mcp.Argument{channelArg}, call: disconnect},
 	{
 		name: "opencomms_update_role", about: "Replace what you do in your role.",
-		args: []argument{channelArg, promptArg}, call: updateRole,
+		args: []mcp.Argument{channelArg, promptArg}, call: updateRole,
 	},
 	{
 		name: "opencomms_kick", about: "Remove a member from a channel whose first member you are.",
-		args: []argument{
+		args: []mcp.Argument{
 			channelArg,
-			{name: "target_session_id", kind: text, strict: true, about: "Session id of the member; this or target_role."},
-			{name: "target_role", kind: text, strict: true, about: "Role of the member."},
+			{Name: "target_session_id", Kind: mcp.Text, Strict: true, About: "Session id of the member; this or target_role."},
+			{Name: "target_role", Kind: mcp.Text, Strict: true, About: "Role of the member."},
 		},
 		admin: true, call: kick,
 	},
 	{
 		name: "opencomms_timer", about: "The chess clock of a channel, which runs for whoever is to answer.",
-		args: []argument{
+		args: []mcp.Argument{
 			channelArg,
-			{name: "action", kind: text, required: true, about: "What to do with it.", enum: []string{
+			{Name: "action", Kind: mcp.Text, Required: true, About: "What to do with it.", Enum: []string{
 				engine.TimerStart, engine.TimerStop, engine.TimerSwitch, engine.TimerReset, engine.TimerStatus, engine.TimerSetLimit, engine.TimerClearLimit,
 			}},
-			{name: "limit_ms", kind: number, strict: true, about: "For set_limit, in milliseconds."},
-			{name: "to", kind: text, strict: true, about: "Role or session id of a member, for switch and set_limit."},
+			{Name: "limit_ms", Kind: mcp.Number, Strict: true, About: "For set_limit, in milliseconds."},
+			{Name: "to", Kind: mcp.Text, Strict: true, About: "Role or session id of a member, for switch and set_limit."},
 		},
 		call: timer,
 	},
 	{
 		name: "opencomms_save_session", about: "Move a channel with its messages into an archive.",
-		args: []argument{channelArg, {name: "summary", kind: text, about: "What came of it, at most 2,000 characters."}}, call: saveSession,
+		args: []mcp.Argument{channelArg, {Name: "summary", Kind: mcp.Text, About: "What came of it, at most 2,000 characters."}}, call: saveSession,
 	},
 	{
 		name: "opencomms_resume_session", about: "Make a new channel that continues an archived one. Join it then.",
-		args: []argument{
-			{name: "channel", kind: text, required: true, about: "Name or archive id of what was saved."},
-			{name: "new_name", kind: text, strict: true, about: "Name of the new channel; the old one if not given."},
+		args: []mcp.Argument{
+			{Name: "channel", Kind: mcp.Text, Required: true, About: "Name or archive id of what was saved."},
+			{Name: "new_name", Kind: mcp.Text, Strict: true, About: "Name of the new channel; the old one if not given."},
 		},
 		pinned: true, call: resumeSession,
 	},
 	{
 		name: "opencomms_delete_session", about: "Remove a channel with its messages, or an archive, for good.",
-		args: []argument{
-			{name: "channel", kind: text, required: true, about: "Name of the channel, or name or id of the archive."},
-			{name: "confirm", kind: flag, required: true, about: "true, or nothing is removed."},
+		args: []mcp.Argument{
+			{Name: "channel", Kind: mcp.Text, Required: true, About: "Name of the channel, or name or id of the archive."},
+			{Name: "confirm", Kind: mcp.Flag, Required: true, About: "true, or nothing is removed."},
 		},
 		pinned: true, call: deleteSession,
 	},
 	{
 		name: "opencomms_archive", about: "Archived channels of yours: the list, the summary of one or its messages.",
-		args: []argument{
-			{name: "mode", kind: text, about: "list if not given.", enum: []string{archiveList, archiveSummary, archiveMessages}},
-			{name: "channel", kind: text, about: "Name or archive id, for summary and messages."},
-			{name: "limit", kind: number, about: "How many messages: 1 to 500, else 50."},
+		args: []mcp.Argument{
+			{Name: "mode", Kind: mcp.Text, About: "list if not given.", Enum: []string{archiveList, archiveSummary, archiveMessages}},
+			{Name: "channel", Kind: mcp.Text, About: "Name or archive id, for summary and messages."},
+			{Name: "limit", Kind: mcp.Number, About: "How many messages: 1 to 500, else 50."},
 		},
 		pinned: true, reads: true, call: archive,
 	},
@@ -161,18 +165,18 @@ var tools = []*tool{
 const noSpawn = " This server starts no sessions (spawn_push): take your messages with opencomms_pull."
 
 func (c call) said(message string) string {
-	if c.flags["spawn_push"] {
+	if c.Flags["spawn_push"] {
 		message += noSpawn
 	}
 	return message
 }
 
 func create(ctx context.Context, c call) (reply, error) {
-	member := c.joining(c.arguments)
+	member := c.joining(c.Arguments)
 	created, err := c.project.Create(ctx, engine.CreateRequest{
 		Channel: c.channel(), Member: &member,
-		MaxMembers: c.count("max_members"), RateLimit: c.count("rate_limit"), MaxHops: c.count("max_hops"),
-		Budgets: ocm.Budgets{MaxRuntime: c.whole("budget_runtime_ms"), MaxDelivered: c.count("budget_messages")},
+		MaxMembers: c.Count("max_members"), RateLimit: c.Count("rate_limit"), MaxHops: c.Count("max_hops"),
+		Budgets: ocm.Budgets{MaxRuntime: c.Whole("budget_runtime_ms"), MaxDelivered: c.Count("budget_messages")},
 	})
 	if err != nil {
 		return reply{}, err
@@ -181,7 +185,7 @@ func create(ctx context.Context, c call) (reply, error) {
 }
 
 func join(ctx context.Context, c call) (reply, error) {
-	joined, err := c.project.Join(ctx, engine.JoinRequest{Channel: c.channel(), Member: c.joining(c.arguments)})
+	joined, err := c.project.Join(ctx, engine.JoinRequest{Channel: c.channel(), Member: c.joining(c.Arguments)})
 	if err != nil {
 		return reply{}, err
 	}
@@ -190,8 +194,8 @@ func join(ctx context.Context, c call) (reply, error) {
 
 func send(ctx context.Context, c call) (reply, error) {
 	sent, err := c.project.Send(ctx, c.Caller, engine.SendRequest{
-		Channel: c.channel(), Content: c.texts["content"], Type: c.texts["type"], ReplyTo: c.texts["reply_to"],
-		To: c.texts["to"], Broadcast: c.flags["broadcast"], Description: c.texts["session_description"],
+		Channel: c.channel(), Content: c.Texts["content"], Type: c.Texts["type"], ReplyTo: c.Texts["reply_to"],
+		To: c.Texts["to"], Broadcast: c.Flags["broadcast"], Description: c.Texts["session_description"],
 	})
 	if err != nil {
 		return reply{}, err
@@ -201,7 +205,7 @@ func send(ctx context.Context, c call) (reply, error) {
 }
 
 func inbox(ctx context.Context, c call) (reply, error) {
-	in, err := c.project.Inbox(ctx, c.Caller, c.channel(), c.count("limit"))
+	in, err := c.project.Inbox(ctx, c.Caller, c.channel(), c.Count("limit"))
 	if err != nil {
 		return reply{}, err
 	}
@@ -232,7 +236,7 @@ func status(ctx context.Context, c call) (reply, error) {
 }
 
 func history(ctx context.Context, c call) (reply, error) {
-	h, err := c.project.History(ctx, c.Caller, c.channel(), c.count("limit"))
+	h, err := c.project.History(ctx, c.Caller, c.channel(), c.Count("limit"))
 	if err != nil {
 		return reply{}, err
 	}
@@ -273,7 +277,7 @@ func disconnect(ctx context.Context, c call) (reply, error) {
 }
 
 func updateRole(ctx context.Context, c call) (reply, error) {
-	role, err := c.project.UpdateRole(ctx, c.Caller, engine.UpdateRoleRequest{Channel: c.channel(), RolePrompt: c.texts["role_prompt"]})
+	role, err := c.project.UpdateRole(ctx, c.Caller, engine.UpdateRoleRequest{Channel: c.channel(), RolePrompt: c.Texts["role_prompt"]})
 	if err != nil {
 		return reply{}, err
 	}
@@ -282,7 +286,7 @@ func updateRole(ctx context.Context, c call) (reply, error) {
 
 func kick(ctx context.Context, c call) (reply, error) {
 	kicked, err := c.project.Kick(ctx, c.Caller, engine.KickRequest{
-		Channel: c.channel(), TargetSession: c.texts["target_session_id"], TargetRole: c.texts["target_role"],
+		Channel: c.channel(), TargetSession: c.Texts["target_session_id"], TargetRole: c.Texts["target_role"],
 	})
 	if err != nil {
 		return reply{}, err
@@ -292,7 +296,7 @@ func kick(ctx context.Context, c call) (reply, error) {
 
 func timer(ctx context.Context, c call) (reply, error) {
 	view, err := c.project.Timer(ctx, c.Caller, engine.TimerRequest{
-		Channel: c.channel(), Action: c.texts["action"], Limit: c.whole("limit_ms"), To: c.texts["to"],
+		Channel: c.channel(), Action: c.Texts["action"], Limit: c.Whole("limit_ms"), To: c.Texts["to"],
 	})
 	if err != nil {
 		return reply{}, err
@@ -301,7 +305,7 @@ func timer(ctx context.Context, c call) (reply, error) {
 }
 
 func saveSession(ctx context.Context, c call) (reply, error) {
-	saved, err := c.project.SaveSession(ctx, c.Caller, engine.SaveRequest{Channel: c.channel(), Summary: c.texts["summary"]})
+	saved, err := c.project.SaveSession(ctx, c.Caller, engine.SaveRequest{Channel: c.channel(), Summary: c.Texts["summary"]})
 	if err != nil {
 		return reply{}, err
 	}
@@ -309,7 +313,7 @@ func saveSession(ctx context.Context, c call) (reply, error) {
 }
 
 func resumeSession(ctx context.Context, c call) (reply, error) {
-	r, err := c.project.ResumeSession(ctx, c.Caller, c.channel(), engine.ResumeSessionRequest{NewName: c.texts["new_name"]})
+	r, err := c.project.ResumeSession(ctx, c.Caller, c.channel(), engine.ResumeSessionRequest{NewName: c.Texts["new_name"]})
 	if err != nil {
 		return reply{}, err
 	}
@@ -317,7 +321,7 @@ func resumeSession(ctx context.Context, c call) (reply, error) {
 }
 
 func deleteSession(ctx context.Context, c call) (reply, error) {
-	if _, err := c.project.DeleteSession(ctx, c.Caller, c.channel(), c.flags["confirm"]); err != nil {
+	if _, err := c.project.DeleteSession(ctx, c.Caller, c.channel(), c.Flags["confirm"]); err != nil {
 		return reply{}, err
 	}
 	return reply{OK: true, Message: "It is removed."}, nil
@@ -331,7 +335,7 @@ const (
 )
 
 func archive(ctx context.Context, c call) (reply, error) {
-	switch mode := c.texts["mode"]; mode {
+	switch mode := c.Texts["mode"]; mode {
 	case "", archiveList:
 		list, err := c.project.Archives(ctx, c.Caller)
 		if err != nil {
@@ -345,7 +349,7 @@ func archive(ctx context.Context, c call) (reply, error) {
 		}
 		return reply{true, "What the archive is about.", shownContext(about)}, nil
 	case archiveMessages:
-		m, err := c.project.ArchiveMessages(ctx, c.Caller, c.channel(), c.count("limit"))
+		m, err := c.project.ArchiveMessages(ctx, c.Caller, c.channel(), c.Count("limit"))
 		if err != nil {
 			return reply{}, err
 		}
