@@ -1,10 +1,17 @@
 package spool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"path/filepath"
+	"regexp"
+	"sync"
 	"time"
+
+	"opencode-mesh/node/peers/files"
 )
 
 // Defaults of a Config, which are those of the original.
@@ -13,6 +20,8 @@ const (
 	DefaultMaxHeld    = 100
 	DefaultHeldExpiry = 5 * time.Minute
 )
+
+const spoolDir = "spool"
 
 // Config is what a Spool is made of.
 type Config struct {
@@ -52,14 +61,68 @@ const (
 	Refuse                  // keep only that it was refused
 )
 
-// Spool is the spool of a storage directory. It is safe for concurrent use.
-type Spool struct{ cfg Config }
+// Spool is the spool of a storage directory. It is safe for concurrent use. What it
+// remembers of an endpoint it remembers for as long as it lives, which is little more
+// than a name once the endpoint's records are gone.
+type Spool struct {
+	cfg    Config
+	sys    files.FS
+	queues sync.Map // of *Queue, by name
+}
 
 // New returns the Spool of a storage directory. It reads and makes nothing.
-func New(cfg Config) *Spool { return &Spool{cfg: cfg} }
+func New(cfg Config) *Spool {
+	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, DefaultMaxQueue)
+	cfg.MaxHeld = cmp.Or(cfg.MaxHeld, DefaultMaxHeld)
+	cfg.HeldExpiry = cmp.Or(cfg.HeldExpiry, DefaultHeldExpiry)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Spool{cfg: cfg, sys: files.OS{}}
+}
 
-// Queue is the part of an endpoint. It reads and makes nothing.
-func (s *Spool) Queue(endpoint string) *Queue { return &Queue{name: endpoint} }
+// endpointName is what the name of an endpoint's directory may be. Ids that are derived
+// are like that; others could lead out of the spool.
+var endpointName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
-// Endpoints lists the endpoints that have any record.
-func (s *Spool) Endpoints() ([]string, error) { return nil, errors.ErrUnsupported }
+// Queue returns the part of an endpoint. It reads and makes nothing. Every use of one
+// whose name cannot be that of a directory fails.
+func (s *Spool) Queue(endpoint string) *Queue {
+	if q, ok := s.queues.Load(endpoint); ok {
+		return q.(*Queue)
+	}
+	q, _ := s.queues.LoadOrStore(endpoint, &Queue{
+		name: endpoint, dir: filepath.Join(s.cfg.Dir, spoolDir, endpoint),
+		cfg: s.cfg, sys: s.sys, turn: make(chan struct{}, 1),
+	})
+	return q.(*Queue)
+}
+
+// Endpoints lists the endpoints that have any record, valid or not, sorted. It takes no
+// lock.
+func (s *Spool) Endpoints() ([]string, error) {
+	dirs, err := s.sys.ReadDir(filepath.Join(s.cfg.Dir, spoolDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the endpoints of the spool: %w", err)
+	}
+	var names []string
+	for _, d := range dirs {
+		if !d.IsDir() || !endpointName.MatchString(d.Name()) {
+			continue
+		}
+		found, err := s.Queue(d.Name()).list()
+		if err != nil {
+			return nil, err
+		}
+		if len(found) > 0 {
+			names = append(names, d.Name())
+		}
+	}
+	return names, nil
+}
