@@ -27,6 +27,8 @@ type client interface {
 	prompt(ctx context.Context, session string, p prompt) error
 	// stored reports whether a message is in a session's history.
 	stored(ctx context.Context, session, message string) (bool, error)
+	// answered returns the message that one answers, "" for a person's, or errNotFound.
+	answered(ctx context.Context, session, message string) (string, error)
 	// habits says how the newest prompts of a session were made; zero when there are
 	// none, or none that tells.
 	habits(ctx context.Context, session string) (habits, error)
@@ -59,6 +61,8 @@ type client interface {
 	// watch follows the events of a directory until the stream ends or ctx does. What
 	// messages hold is read of sessions that ours admits only.
 	watch(ctx context.Context, dir string, ours func(session string) bool, on func(event)) error
+	// watchAll follows what becomes of sessions in all directories, as watch does.
+	watchAll(ctx context.Context, on func(event)) error
 }
 
 // Errors of a client. Anything else is ambiguous: what was asked for may have
@@ -131,6 +135,9 @@ type prompt struct {
 	agent    string
 	system   string
 	text     string
+	// synthetic says that no person wrote the text; metadata is kept with it.
+	synthetic bool
+	metadata  map[string]any
 }
 
 // habits are how a session is prompted.
@@ -179,7 +186,8 @@ type answers struct {
 type ask struct {
 	id       string
 	session  string
-	question bool // else a permission
+	message  string // whose tool call asks; "" when it is not told
+	question bool   // else a permission
 
 	// Of a permission: what it is for, what else "always" would allow, and what is
 	// known of the call, as "name: value".
@@ -252,6 +260,9 @@ const (
 	eventDisposed
 	// eventChild: a sub-agent's session was made.
 	eventChild
+	// eventLife: a session was made, changed or deleted, or began or ended to work. Only
+	// watchAll tells it.
+	eventLife
 	// eventMessage: the assistant began or ended a message.
 	eventMessage
 	// eventTool: a tool call began, went on or ended.

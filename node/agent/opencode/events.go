@@ -33,12 +33,30 @@ var errSilent = errors.New("the event stream is silent")
 
 // watch follows GET /event, which has neither ids nor a replay.
 func (c *v1Client) watch(ctx context.Context, dir string, ours func(session string) bool, on func(event)) error {
+	return c.stream(ctx, "/event", dir, func(data []byte) {
+		if e, ok := readEvent(data, ours); ok {
+			on(e)
+		}
+	})
+}
+
+// watchAll follows GET /global/event, which is as that but wraps each event.
+func (c *v1Client) watchAll(ctx context.Context, on func(event)) error {
+	return c.stream(ctx, "/global/event", "", func(data []byte) {
+		if e, ok := readLife(data); ok {
+			on(e)
+		}
+	})
+}
+
+// stream hands the data of a stream of events over until it ends, or ctx does.
+func (c *v1Client) stream(ctx context.Context, path, dir string, on func(data []byte)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(eventSilence, func() { cancel(errSilent) })
 	defer silence.Stop()
 
-	req, err := c.t.request(ctx, http.MethodGet, "/event", dir, nil, nil)
+	req, err := c.t.request(ctx, http.MethodGet, path, dir, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -65,9 +83,7 @@ func (c *v1Client) watch(ctx context.Context, dir string, ours func(session stri
 		}
 		silence.Reset(eventSilence)
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
-			if e, ok := readEvent(bytes.TrimSpace(data), ours); ok {
-				on(e)
-			}
+			on(bytes.TrimSpace(data))
 		}
 	}
 }

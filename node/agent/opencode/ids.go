@@ -13,8 +13,11 @@ import (
 const idDigits = 26
 
 // promptIDs are the ids of a message that is no turn's, and of its part.
-func promptIDs(session, key string) (message, part string) {
-	id := digest("prompt", session, key)
+func promptIDs(session string, p agent.Prompt) (message, part string) {
+	if p.Message != "" {
+		return p.Message, "prt_mesh_" + digest("part", p.Message)
+	}
+	id := digest("prompt", session, p.Key)
 	return "msg_mesh_" + id, "prt_mesh_" + id
 }
 

@@ -17,7 +17,7 @@ func TestTheRealServerTakesUpAPushedTurnThatItsEndCutOff(t *testing.T) {
 	a := start(t, r.cfg)
 	turn := r.turn(t, "alpha-1-first", "hello")
 	session := run(t, a, turn, newRecords()).Session
-	if got, err := a.Hosted(t.Context(), session); err != nil || got.Sub || got.Dir != r.cfg.Workspaces[0].Dir {
+	if got, err := a.Hosted(t.Context(), session); err != nil || got.Parent != "" || got.Dir != r.cfg.Workspaces[0].Dir {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if name, err := a.Plugin(t.Context(), r.cfg.Workspaces[0].Dir, []string{"opencomms"}); err != nil || name != "" {
@@ -34,7 +34,7 @@ func TestTheRealServerTakesUpAPushedTurnThatItsEndCutOff(t *testing.T) {
 	r.arrived(t, "mail GATE:cut")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := v.Finish(ctx, "k", false); err == nil {
+	if err := v.Finish(ctx, agent.Prompt{Key: "k"}, false); err == nil {
 		t.Error("a turn that runs has finished")
 	}
 	v.Leave()
@@ -45,18 +45,18 @@ func TestTheRealServerTakesUpAPushedTurnThatItsEndCutOff(t *testing.T) {
 	eventually(t, "the server is there", func() bool { _, _, _, ok := a.Server(); return ok })
 	v = enter(t, a, session)
 	defer v.Leave()
-	if stored, err := v.Stored(t.Context(), "k"); err != nil || !stored {
+	if stored, err := v.Stored(t.Context(), agent.Prompt{Key: "k"}); err != nil || !stored {
 		t.Fatalf("stored %v, %v", stored, err)
 	}
 	before := len(r.model.Requests())
-	if err := v.Finish(t.Context(), "k", true); err != nil {
+	if err := v.Finish(t.Context(), agent.Prompt{Key: "k"}, true); err != nil {
 		t.Fatal(err)
 	}
 	n := r.model.Count(func(q stubllm.Request) bool { return strings.Contains(q.User, "mail GATE:cut") })
 	if n != 2 || len(r.model.Requests()) != before+1 {
 		t.Errorf("the model was asked %d times", n)
 	}
-	if err := v.Finish(t.Context(), "k", true); err != nil || len(r.model.Requests()) != before+1 {
+	if err := v.Finish(t.Context(), agent.Prompt{Key: "k"}, true); err != nil || len(r.model.Requests()) != before+1 {
 		t.Errorf("again: %v, %d requests", err, len(r.model.Requests())-before)
 	}
 }

@@ -123,12 +123,15 @@ func (r *run) takeLane(ctx context.Context, id string) error {
 		return nil
 	}
 	r.lane = id
-	name := "session\x00" + id
+	name := sessionLane(id)
 	if r.lanes.taken(name) {
 		r.tell(sessionInUse)
 	}
 	return r.enterLane(ctx, name)
 }
+
+// sessionLane names the lane of a session.
+func sessionLane(id string) string { return "session\x00" + id }
 
 // sameDir compares directories as the server spells them, with links resolved.
 func sameDir(a, b string) bool {

@@ -128,7 +128,14 @@ func (c *v1Client) prompt(ctx context.Context, session string, p prompt) error {
 	}
 	parts := []any{}
 	if p.part != "" {
-		parts = append(parts, map[string]string{"id": p.part, "type": "text", "text": p.text})
+		part := map[string]any{"id": p.part, "type": "text", "text": p.text}
+		if p.synthetic {
+			part["synthetic"] = true
+		}
+		if p.metadata != nil {
+			part["metadata"] = p.metadata
+		}
+		parts = append(parts, part)
 	}
 	in := map[string]any{
 		"messageID": p.message,
@@ -175,6 +182,18 @@ func (c *v1Client) stored(ctx context.Context, session, message string) (bool, e
 		return false, err
 	}
 	return m.Info.ID == message, nil
+}
+
+func (c *v1Client) answered(ctx context.Context, session, message string) (string, error) {
+	path, err := sessionPath(session, "/message/"+url.PathEscape(message))
+	if err != nil {
+		return "", err
+	}
+	var m v1Message
+	if _, err := c.t.do(ctx, call{method: http.MethodGet, path: path, out: &m, limit: maxMessages}); err != nil {
+		return "", err
+	}
+	return m.Info.ParentID, nil
 }
 
 func (c *v1Client) abort(ctx context.Context, session string) error {

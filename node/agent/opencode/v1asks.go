@@ -20,10 +20,16 @@ type v1Permission struct {
 	Patterns   []string                   `json:"patterns"`
 	Always     []string                   `json:"always"`
 	Metadata   map[string]json.RawMessage `json:"metadata"`
+	Tool       v1Tool                     `json:"tool"`
+}
+
+// v1Tool is the tool call that asks.
+type v1Tool struct {
+	MessageID string `json:"messageID"`
 }
 
 func (p v1Permission) ask() ask {
-	a := ask{id: p.ID, session: p.SessionID, permission: p.Permission, patterns: p.Patterns, always: p.Always}
+	a := ask{id: p.ID, session: p.SessionID, message: p.Tool.MessageID, permission: p.Permission, patterns: p.Patterns, always: p.Always}
 	for _, name := range slices.Sorted(maps.Keys(p.Metadata)) {
 		var value string
 		// A diff says at length what the file's name says in short.
@@ -46,10 +52,11 @@ type v1Question struct {
 		} `json:"options"`
 		Multiple bool `json:"multiple"`
 	} `json:"questions"`
+	Tool v1Tool `json:"tool"`
 }
 
 func (q v1Question) ask() ask {
-	a := ask{id: q.ID, session: q.SessionID, question: true}
+	a := ask{id: q.ID, session: q.SessionID, message: q.Tool.MessageID, question: true}
 	for _, one := range q.Questions {
 		p := part{text: one.Question, several: one.Multiple}
 		for _, o := range one.Options {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"opencode-mesh/node/agent"
@@ -25,7 +26,19 @@ func (a *Agent) Hosted(ctx context.Context, id string) (agent.Hosted, error) {
 	if err != nil {
 		return agent.Hosted{}, noSession(err)
 	}
-	return agent.Hosted{Dir: found.dir, Sub: found.parent != ""}, nil
+	all, err := s.client.statuses(ctx, found.dir)
+	if err != nil {
+		return agent.Hosted{}, err
+	}
+	h := agent.Hosted{Session: id, Dir: found.dir, Parent: found.parent, Title: found.title, Status: agent.StatusIdle,
+		Created: found.created, Updated: found.updated}
+	if now, busy := all[id]; busy {
+		h.Status = agent.StatusBusy
+		if now.retry {
+			h.Status = agent.StatusRetry
+		}
+	}
+	return h, nil
 }
 
 // noSession turns the answer that a session is not there into the caller's error.
@@ -38,9 +51,12 @@ func noSession(err error) error {
 
 // visit is a session that is kept for a caller from outside of any task.
 type visit struct {
-	r    *run // for its lane, events and asks; it belongs to no task
+	r    *run // for its lanes, events and asks; it belongs to no task
 	c    client
 	stop func()
+	// above are the sessions whose turns a sub-agent's belongs to, the nearest first
+	above []string
+	first map[string]time.Time // when an ask was seen first, by its id
 }
 
 // nobody is the host of a turn without a task: no one is there to ask, and its records
@@ -54,7 +70,7 @@ func (nobody) Ask(context.Context, string, api.Asked) (string, error) { return "
 
 // Visit implements agent.Prompter.
 func (a *Agent) Visit(ctx context.Context, id string) (agent.Visit, error) {
-	v := &visit{stop: func() {}, r: &run{
+	v := &visit{stop: func() {}, first: make(map[string]time.Time), r: &run{
 		cfg: a.cfg, rest: a.health, lanes: a.lanes, host: nobody{}, signs: newSigns(), log: a.cfg.Log.With("session", id),
 		flags: make(map[api.Flag]bool), kin: make(map[string]bool), progress: newProgress(nobody{}),
 	}}
@@ -65,8 +81,17 @@ func (a *Agent) Visit(ctx context.Context, id string) (agent.Visit, error) {
 	return v, nil
 }
 
+// enter takes the lanes, from the outermost session inwards, and looks at the session
+// then: what is known of the server is old when lanes were waited for.
 func (v *visit) enter(ctx context.Context, id string) error {
-	// The lane comes first: what is known of the server is old when it was waited for.
+	if err := v.climb(ctx, id); err != nil {
+		return err
+	}
+	for _, parent := range slices.Backward(v.above) {
+		if err := v.r.enterLane(ctx, sessionLane(parent)); err != nil {
+			return err
+		}
+	}
 	if err := v.r.takeLane(ctx, id); err != nil {
 		return err
 	}
@@ -86,6 +111,25 @@ func (v *visit) enter(ctx context.Context, id string) error {
 	return nil
 }
 
+// climb finds the sessions above one, which never change.
+func (v *visit) climb(ctx context.Context, id string) error {
+	s, err := v.r.rest.ready(ctx, probeTimeout)
+	if err != nil {
+		return err
+	}
+	for at := id; len(v.above) < maxDepth; {
+		found, err := s.client.session(ctx, at)
+		if err != nil {
+			return err
+		}
+		if at = found.parent; at == "" {
+			return nil
+		}
+		v.above = append(v.above, at)
+	}
+	return fmt.Errorf("the session %s lies deeper than %d others", id, maxDepth)
+}
+
 // Leave implements agent.Visit.
 func (v *visit) Leave() {
 	v.stop()
@@ -96,11 +140,15 @@ func (v *visit) Leave() {
 	}
 }
 
-// busy says whether something runs in the session.
-func (v *visit) busy(ctx context.Context) (bool, error) {
+// busy says whether something runs in one of some sessions.
+func (v *visit) busy(ctx context.Context, sessions ...string) (bool, error) {
 	all, err := v.c.statuses(ctx, v.r.dir)
-	_, busy := all[v.r.session]
-	return busy, err
+	for _, id := range sessions {
+		if _, busy := all[id]; busy {
+			return true, err
+		}
+	}
+	return false, err
 }
 
 // pause waits for an event, at most for d.
@@ -120,7 +168,7 @@ func (v *visit) pause(ctx context.Context, d time.Duration) error {
 // person may be at it.
 func (v *visit) Idle(ctx context.Context) error {
 	for {
-		if busy, err := v.busy(ctx); err != nil || !busy {
+		if busy, err := v.busy(ctx, append(v.above, v.r.session)...); err != nil || !busy {
 			return err
 		}
 		if err := v.pause(ctx, v.r.cfg.PollInterval); err != nil {
@@ -130,8 +178,8 @@ func (v *visit) Idle(ctx context.Context) error {
 }
 
 // Stored implements agent.Visit.
-func (v *visit) Stored(ctx context.Context, key string) (bool, error) {
-	message, _ := promptIDs(v.r.session, key)
+func (v *visit) Stored(ctx context.Context, what agent.Prompt) (bool, error) {
+	message, _ := promptIDs(v.r.session, what)
 	return v.c.stored(ctx, v.r.session, message)
 }
 
@@ -150,8 +198,9 @@ func (v *visit) Prompt(ctx context.Context, what agent.Prompt) error {
 	if err != nil {
 		return err
 	}
-	p.message, p.part = promptIDs(v.r.session, what.Key)
+	p.message, p.part = promptIDs(v.r.session, what)
 	p.system, p.text = what.System, what.Text
+	p.synthetic, p.metadata = what.Synthetic, what.Metadata
 	v.r.signs.clear()
 	if err := v.c.prompt(ctx, v.r.session, p); err != nil {
 		return noSession(err)
@@ -200,19 +249,24 @@ func (v *visit) compose(ctx context.Context) (prompt, error) {
 }
 
 // Finish implements agent.Visit.
-func (v *visit) Finish(ctx context.Context, key string, resumed bool) error {
-	message, _ := promptIDs(v.r.session, key)
+func (v *visit) Finish(ctx context.Context, what agent.Prompt, resumed bool) error {
+	message, _ := promptIDs(v.r.session, what)
 	v.r.stalled = time.Time{}
 	// The server that this node supervised ended with it, and so did the turn.
 	ended := resumed && v.r.cfg.URL == ""
 	for repeats := 0; ; {
-		busy, err := v.busy(ctx)
+		busy, err := v.busy(ctx, v.r.session)
 		if err != nil {
 			return err
 		}
 		if busy {
 			v.r.stalled = time.Time{}
-			if err := v.decide(ctx); err != nil {
+			if what.Decide != nil {
+				err = v.judge(ctx, message, what.Decide)
+			} else {
+				err = v.decide(ctx)
+			}
+			if err != nil {
 				return err
 			}
 		} else {
@@ -262,26 +316,4 @@ func (v *visit) again(ctx context.Context, message string) error {
 		return fmt.Errorf("%w: %w", agent.ErrNotRun, err)
 	}
 	return err
-}
-
-// decide answers what the turn asks a human: as the node's policy says, and where that
-// would ask a controller, that nobody is there.
-func (v *visit) decide(ctx context.Context) error {
-	asks, err := v.r.ownAsks(ctx, v.c)
-	if err != nil || len(asks) == 0 {
-		return err
-	}
-	v.r.cp.Answers = make(map[string]string)
-	for _, a := range asks {
-		if _, decided := v.r.verdict(a); decided {
-			continue
-		}
-		if !a.question {
-			v.r.cp.Answers[a.id] = api.PermitReject + " " + declined
-		}
-		for i := range a.parts {
-			v.r.cp.Answers[partID(a, i)] = declined
-		}
-	}
-	return v.r.attend(ctx, v.c)
 }

@@ -42,9 +42,13 @@ func enter(t *testing.T, a *opencode.Agent, session string) agent.Visit {
 
 func TestOnlyAServersOwnSessionsAreHosted(t *testing.T) {
 	f, a, s := visited(t)
+	epoch := time.UnixMilli(0)
 	var sub *fakeSession
 	f.locked(func() { sub = f.add(&fakeSession{Dir: s.Dir, Parent: s.ID}) })
-	for id, want := range map[string]agent.Hosted{s.ID: {Dir: s.Dir}, sub.ID: {Dir: s.Dir, Sub: true}} {
+	for id, want := range map[string]agent.Hosted{
+		s.ID:   {Session: s.ID, Dir: s.Dir, Title: s.Title, Status: agent.StatusIdle, Created: epoch, Updated: epoch},
+		sub.ID: {Session: sub.ID, Dir: s.Dir, Parent: s.ID, Status: agent.StatusIdle, Created: epoch, Updated: epoch},
+	} {
 		if got, err := a.Hosted(t.Context(), id); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", id, got, err)
 		}
@@ -69,7 +73,7 @@ func TestAVisitPromptsAsTheSessionIsPromptedAndUnderAnIdOfItsOwn(t *testing.T) {
 	})
 	v := enter(t, a, s.ID)
 	defer v.Leave()
-	if stored, err := v.Stored(t.Context(), "k"); err != nil || stored {
+	if stored, err := v.Stored(t.Context(), agent.Prompt{Key: "k"}); err != nil || stored {
 		t.Fatalf("stored before: %v, %v", stored, err)
 	}
 	for range 2 { // the second time as after a crash
@@ -80,10 +84,10 @@ func TestAVisitPromptsAsTheSessionIsPromptedAndUnderAnIdOfItsOwn(t *testing.T) {
 	if err := v.Prompt(t.Context(), agent.Prompt{Key: "other", Text: "mail"}); err != nil {
 		t.Fatal(err)
 	}
-	if stored, err := v.Stored(t.Context(), "k"); err != nil || !stored {
+	if stored, err := v.Stored(t.Context(), agent.Prompt{Key: "k"}); err != nil || !stored {
 		t.Errorf("stored: %v, %v", stored, err)
 	}
-	if err := v.Finish(t.Context(), "k", false); err != nil {
+	if err := v.Finish(t.Context(), agent.Prompt{Key: "k"}, false); err != nil {
 		t.Error(err)
 	}
 	f.mu.Lock()
@@ -126,7 +130,7 @@ func TestAPromptThatTheServerTookButDidNotStoreIsNotAccepted(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	if stored, err := v.Stored(t.Context(), "k"); err != nil || stored {
+	if stored, err := v.Stored(t.Context(), agent.Prompt{Key: "k"}); err != nil || stored {
 		t.Errorf("stored %v, %v", stored, err)
 	}
 }
@@ -161,7 +165,7 @@ func TestWhatAPushedTurnAsksIsDecidedByPolicyAndNobodyIsWaitedFor(t *testing.T) 
 			}
 			f.await("the ask", func() bool { return len(f.asks[c.kind]) > 0 })
 			done := make(chan error, 1)
-			go func() { done <- v.Finish(t.Context(), "k", false) }()
+			go func() { done <- v.Finish(t.Context(), agent.Prompt{Key: "k"}, false) }()
 			f.await("an answer", func() bool { return len(f.replies) > 0 })
 			f.locked(func() { // the turn ends, whatever the leftover does to the fake's
 				if f.busy[s.ID] != nil {
@@ -190,7 +194,7 @@ func TestAMessageThatNothingAnswersIsRunAgainAndThenGivenUp(t *testing.T) {
 			if err := v.Prompt(t.Context(), agent.Prompt{Key: "k", Text: "mail"}); err != nil {
 				t.Fatal(err)
 			}
-			err := v.Finish(t.Context(), "k", false)
+			err := v.Finish(t.Context(), agent.Prompt{Key: "k"}, false)
 			if never := answers == 9; errors.Is(err, agent.ErrNotRun) != never || err != nil && !never {
 				t.Errorf("got %v", err)
 			}
@@ -230,7 +234,7 @@ func TestATurnThatTheEndOfTheServerCutOffIsRunAgain(t *testing.T) {
 			if err := v.Prompt(t.Context(), agent.Prompt{Key: "k", Text: "mail"}); err != nil {
 				t.Fatal(err)
 			}
-			if err := v.Finish(t.Context(), "k", c.resumed); err != nil {
+			if err := v.Finish(t.Context(), agent.Prompt{Key: "k"}, c.resumed); err != nil {
 				t.Error(err)
 			}
 			f.mu.Lock()

@@ -78,7 +78,7 @@ func (w *watcher) settle(ctx context.Context, n note) (time.Duration, error) {
 
 // resolve asks the session whether it has what a note says.
 func (w *watcher) resolve(ctx context.Context, v agent.Visit, n note, resumed bool, why error) (time.Duration, error) {
-	stored, err := v.Stored(ctx, n.Key)
+	stored, err := v.Stored(ctx, agent.Prompt{Key: n.Key})
 	switch {
 	case errors.Is(err, agent.ErrNoSession):
 		return 0, w.putBack(ctx, n, errors.New("the session is gone"))
@@ -123,7 +123,7 @@ func (w *watcher) accept(ctx context.Context, v agent.Visit, n note, resumed boo
 // the messages are delivered.
 func (w *watcher) finish(ctx context.Context, v agent.Visit, n note, resumed bool) error {
 	w.p.at(atFinish)
-	err := v.Finish(ctx, n.Key, resumed)
+	err := v.Finish(ctx, agent.Prompt{Key: n.Key}, resumed)
 	if err != nil && !errors.Is(err, agent.ErrNoSession) && !errors.Is(err, agent.ErrNotRun) {
 		return err // it may go on: the note stays
 	}
@@ -206,7 +206,7 @@ func (w *watcher) owns(ctx context.Context, recipient string) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case hosted.Sub:
+	case hosted.Parent != "":
 		w.refuse(recipient, "it is a sub-agent's")
 		return false, nil
 	case !inside(w.project.Dir(), hosted.Dir):

@@ -168,17 +168,17 @@ func (v visit) Prompt(_ context.Context, p agent.Prompt) (err error) {
 	return nil
 }
 
-func (v visit) Stored(_ context.Context, key string) (bool, error) {
+func (v visit) Stored(_ context.Context, p agent.Prompt) (bool, error) {
 	v.h.mu.Lock()
 	defer v.h.mu.Unlock()
 	if v.h.down {
 		return false, errDown
 	}
-	_, err := os.Stat(v.path(key))
+	_, err := os.Stat(v.path(p.Key))
 	return err == nil, nil
 }
 
-func (v visit) Finish(ctx context.Context, _ string, resumed bool) error {
+func (v visit) Finish(ctx context.Context, _ agent.Prompt, resumed bool) error {
 	v.h.with(func() { v.h.resumed = append(v.h.resumed, resumed) })
 	v.h.mu.Lock()
 	hold := v.h.hold

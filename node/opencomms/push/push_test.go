@@ -259,7 +259,7 @@ func TestWhatAnotherProgramPutBackDuringTheDeliveryIsCommittedNevertheless(t *te
 func TestOnlyWhatThisNodeOwnsIsTouched(t *testing.T) {
 	r := newRig(t)
 	elsewhere := t.TempDir()
-	r.host.sessions["ses_sub"] = agent.Hosted{Dir: r.project.Dir(), Sub: true}
+	r.host.sessions["ses_sub"] = agent.Hosted{Dir: r.project.Dir(), Parent: "ses_parent"}
 	r.host.sessions["ses_elsewhere"] = agent.Hosted{Dir: elsewhere}
 	r.host.sessions["ses_pull"] = agent.Hosted{Dir: r.project.Dir()}
 	r.join("ses_sub", "Sub", ocm.ModePush)
