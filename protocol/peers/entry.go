@@ -1,8 +1,6 @@
 package peers
 
-import (
-	"math"
-)
+import "math"
 
 // Transport is where a process takes requests.
 type Transport struct {
@@ -220,7 +218,10 @@ func (e Entry) Encode() []byte {
 			nil, nil, e.Busy, e.QueuedCount, e.InboundPolicy, e.StartedAt, heartbeat, e.PluginVersion,
 		}
 		if e.SessionID != "" {
-			f.ActiveID, f.ActiveTitle = &e.SessionID, &e.Title
+			f.ActiveID = &e.SessionID
+		}
+		if e.SessionID != "" || e.Title != "" {
+			f.ActiveTitle = &e.Title
 		}
 		return encodeIndented(f, "  ")
 	}

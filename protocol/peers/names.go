@@ -14,7 +14,7 @@ const maxDefaultName = 27
 // the directory, with the end of its process id.
 func DefaultName(directory, processID string) string {
 	base := filepath.Base(directory)
-	if base == "." && directory != "." || base == string(filepath.Separator) {
+	if directory == "" || base == string(filepath.Separator) {
 		base = "opencode"
 	}
 	if units := utf16.Encode([]rune(base)); len(units) > maxDefaultName {
