@@ -13,7 +13,7 @@ import (
 // limitPackages are those whose exported numbers are limits that operators may
 // meet. Every one of them has a row in docs/limits.md.
 var limitPackages = []string{
-	"protocol/api", "protocol/mesh", "protocol/opencomms", "auth", "tunnel", "store", "store/boltdb",
+	"protocol/api", "protocol/mesh", "protocol/opencomms", "protocol/peers", "auth", "tunnel", "store", "store/boltdb",
 	"hub", "hub/access", "hub/clock", "hub/events", "hub/mail", "hub/relay",
 	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
 	"node/opencomms", "node/opencomms/across", "node/opencomms/engine", "node/mcp", "node/opencomms/mcp", "node/opencomms/pins", "node/opencomms/push", "node/opencomms/statefile",
@@ -22,6 +22,7 @@ var limitPackages = []string{
 // noLimits are exported numbers that bound nothing.
 var noLimits = map[string]bool{
 	"protocol/api.ProtocolVersion": true, "protocol/opencomms.SchemaVersion": true, "protocol/opencomms.ArchiveSchema": true,
+	"protocol/peers.NoPID": true,
 }
 
 func TestLimitsPageAgreesWithTheConstants(t *testing.T) {
