@@ -147,6 +147,7 @@ func (s *Server) left(l *link) {
 		detach()
 	}
 	if c != nil {
+		s.roster.Leave(l.owner())
 		c.Client.Close()
 		c.Services.Close()
 		s.depart(l, c)

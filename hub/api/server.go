@@ -26,6 +26,7 @@ import (
 	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/relay"
 	"opencode-mesh/hub/room"
+	"opencode-mesh/hub/roster"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 	"opencode-mesh/tunnel"
@@ -100,6 +101,7 @@ type Server struct {
 	proxy   *proxy.Proxy
 	room    *room.Room // of bodies inside tunnels
 	visits  *visits
+	roster  *roster.Roster // of agents that nodes show each other
 	curves  curves
 	serving sync.WaitGroup // the inner server
 }
@@ -119,7 +121,7 @@ func New(cfg Config) *Server {
 		cfg.ArtifactStall = artifactStall
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox(), room: room.New(maxArrivingAll, maxArriving)}
-	s.visits = newVisits(cfg.Now)
+	s.visits, s.roster = newVisits(cfg.Now), roster.New()
 	s.curves.by = map[store.BindingKey]curve{}
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
@@ -289,6 +291,7 @@ func (s *Server) operatorRoutes(r chi.Router) {
 	r.Get("/credentials", s.credentials)
 	r.Post("/revoke/{name}", s.revoke)
 	r.Get("/audit", s.audit)
+	r.Get("/peers", s.peers)
 	r.Get("/nodes/{node}/channels", s.channels)
 	r.Get("/nodes/{node}/channels/{id}/messages", s.channelMessages)
 }

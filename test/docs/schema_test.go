@@ -37,6 +37,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"ServiceList": reflect.TypeFor[api.ServiceList](), "ServiceInfo": reflect.TypeFor[api.ServiceInfo](), "Handover": reflect.TypeFor[api.Handover](),
 		"ChannelList": reflect.TypeFor[api.ChannelList](), "Channel": reflect.TypeFor[api.Channel](), "ChannelMember": reflect.TypeFor[api.ChannelMember](),
 		"ChannelProblem": reflect.TypeFor[api.ChannelProblem](), "ChannelMessages": reflect.TypeFor[api.ChannelMessages](), "ChannelMessage": reflect.TypeFor[api.ChannelMessage](),
+		"PeerFleet": reflect.TypeFor[api.PeerFleet](), "PeerNode": reflect.TypeFor[api.PeerNode](), "PeerAgent": reflect.TypeFor[api.PeerAgent](),
 		"Cut": reflect.TypeFor[api.Cut](), "Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
 	},
 	tunnelDoc: {
@@ -51,6 +52,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Status": reflect.TypeFor[node.Status](), "LinkStatus": reflect.TypeFor[link.Status](),
 		"Mail": reflect.TypeFor[api.Mail](), "MailReceipt": reflect.TypeFor[api.MailReceipt](), "MailReceipts": reflect.TypeFor[api.MailReceipts](),
 		"MailSettled": reflect.TypeFor[api.MailSettled](), "MailQuery": reflect.TypeFor[api.MailQuery](), "MailKnown": reflect.TypeFor[api.MailKnown](),
+		"PeerRoster": reflect.TypeFor[api.PeerRoster](),
 		"MailBox": reflect.TypeFor[mail.Snapshot](), "PushedProject": reflect.TypeFor[push.Project](),
 		"Snapshot": reflect.TypeFor[tasks.Snapshot](), "TaskInfo": reflect.TypeFor[tasks.TaskInfo](),
 	},
