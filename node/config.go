@@ -9,6 +9,7 @@ import (
 	"opencode-mesh/auth"
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/peers"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/tunnel"
@@ -62,6 +63,10 @@ type Config struct {
 	// OpencommsPush delivers to the push members of OpenComms channels in the workspaces
 	// whose sessions the agent hosts; the agent must be an agent.Prompter.
 	OpencommsPush bool
+	// NoPeers keeps the node out of opencode-plugin-peers; Peers says how it takes part
+	// otherwise. Its Node, DataDir, Version and Log are filled in.
+	NoPeers bool
+	Peers   peers.Config
 	// Version is the program's, for the hub and for people.
 	Version string
 
@@ -120,6 +125,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	c.Tunnel.ServiceDial = c.services.dial
+
+	c.Peers.Node, c.Peers.DataDir, c.Peers.Version, c.Peers.Log = c.Profile.Name, c.DataDir, c.Version, c.Log
 
 	t := &c.Tasks
 	t.Path = tasks.JournalPath(c.DataDir, c.Profile.HubID)

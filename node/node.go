@@ -10,6 +10,7 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/push"
+	"opencode-mesh/node/peers"
 	"opencode-mesh/node/tasks"
 )
 
@@ -28,6 +29,9 @@ type Node struct {
 	push    *push.Pusher
 	// endOpencomms ends both of them and waits for that, before the box is closed.
 	endOpencomms func()
+	peers        *peers.Service // nil: the node takes no part
+	// endPeers ends it, and what publishes with it, before the box is closed.
+	endPeers func()
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
 	agentUp  bool // it was started
@@ -41,11 +45,15 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	p, err := newPeers(cfg)
+	if err != nil {
+		return nil, err
+	}
 	d, err := newDesk(cfg)
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, endOpencomms: func() {}}
+	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, peers: p, endOpencomms: func() {}, endPeers: func() {}}
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	d.across = n.across
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
@@ -78,6 +86,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("start the %s agent: %w", n.cfg.Agent.Kind(), err), n.stop(ctx, nil))
 	}
 	n.agentUp = true
+	n.startPeers(ctx)
 	n.startOpencomms(ctx)
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -117,7 +126,7 @@ func (n *Node) startAgent(ctx context.Context) error {
 	return err
 }
 
-// stop ends the channels, the runners, the link and the agent, in this order. If it was asked to
+// stop ends the peers, the channels, the runners, the link and the agent, in this order. If it was asked to
 // by the end of ctx, sessions are cleaned up before the agent ends.
 func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	graceful := ctx.Err() != nil
@@ -126,6 +135,7 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	defer cancel()
 	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
 	defer cancelTurns()
+	n.endPeers()
 	n.endOpencomms()
 	err := n.desk.close(turns)
 	if closeLink != nil {

@@ -56,6 +56,7 @@ The first --workspace is the default one; without any, the current directory is 
 	f.Bool("inbound-cleanup", false, "delete the sessions that controllers made here when the node is stopped, and keep a line of each in cleanup.jsonl")
 	f.Bool("opencomms-push", false, "put OpenComms mail into the sessions of the node's opencode that are push members of channels in the workspaces, unless a plugin of opencode does")
 	f.Bool("no-channels", false, "do not show OpenComms channels to the hub's operators (default: those of the workspaces and those that are linked)")
+	peersFlags(f)
 	f.String("stdin", string(command.StdinEnvelope), "what CMD reads: envelope, or body: the text alone")
 	f.Bool("conduct", false, "put the receiver's conduct before the envelope that CMD reads")
 	f.String("policy", api.PolicyAccept, "accept, hold: tasks wait for meshnode held release, or refuse")
@@ -191,6 +192,9 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 		return cfg, err
 	}
 	cfg.NoOpencode, _ = f.GetBool("no-opencode-service")
+	if cfg.NoPeers, cfg.Peers, err = peersConfig(f); err != nil {
+		return cfg, cli.Exit(cli.ExitUsage, err)
+	}
 	filter, _ := f.GetBool("opencode-filter")
 	cfg.NoFilter = !filter
 	cfg.Agent, err = m.agent(cmd, args, cfg, log)

@@ -1,0 +1,47 @@
+package node
+
+import (
+	"context"
+	"sync"
+
+	"opencode-mesh/node/peers"
+)
+
+// newPeers makes the node's part in opencode-plugin-peers; nil when it takes none.
+func newPeers(cfg Config) (*peers.Service, error) {
+	if cfg.NoPeers {
+		return nil, nil //nolint:nilnil // nil is what a node without peers has
+	}
+	return peers.New(cfg.Peers)
+}
+
+// Peers is the node's part in opencode-plugin-peers, which runs while Run does; nil when it
+// takes none.
+func (n *Node) Peers() *peers.Service { return n.peers }
+
+// startPeers begins to take part, and whatever publishes endpoints.
+func (n *Node) startPeers(ctx context.Context) {
+	if n.peers == nil {
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	service, endService := context.WithCancel(ctx)
+	var serves sync.WaitGroup
+	serves.Go(func() {
+		if err := n.peers.Run(service); err != nil {
+			n.cfg.Log.Error("peers: this node takes no part any more", "err", err)
+		}
+	})
+	parts, endParts := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	// Sessions of the node's own opencode: node/peers/adopt starts here.
+	// Agents of other nodes: node/peers/relay starts here.
+	_ = parts
+	n.endPeers = func() {
+		// What publishes ends first; then the service takes everything back.
+		endParts()
+		work.Wait()
+		endService()
+		serves.Wait()
+	}
+}

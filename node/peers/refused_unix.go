@@ -1,0 +1,7 @@
+//go:build !windows
+
+package peers
+
+import "syscall"
+
+const errRefused = syscall.ECONNREFUSED
