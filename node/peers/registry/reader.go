@@ -1,9 +1,14 @@
 package registry
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"opencode-mesh/protocol/peers"
@@ -35,42 +40,148 @@ type ReaderConfig struct {
 	Own func(endpoint string) bool
 	// Now is the clock; nil: the system's.
 	Now func() time.Time
-	// Log gets what was left out for its size or number; nil: nowhere.
+	// Log gets what was left out for its number, and what could not be watched; nil:
+	// nowhere.
 	Log *slog.Logger
 }
 
 // Reader reads the registry. It may be used by any number of goroutines.
-type Reader struct{ cfg ReaderConfig }
-
-// NewReader makes a Reader.
-func NewReader(cfg ReaderConfig) *Reader { return &Reader{cfg} }
-
-// Read returns every agent that has a file, dead ones too, sorted by start and id. Each
-// endpoint is in it once, and a process that has entries of version 2 has no other. Without
-// a directory it is empty.
-func (r *Reader) Read(ctx context.Context) ([]Peer, error) { return nil, nil }
-
-// Watch tells when what Read returns may be different in more than heartbeats, any number
-// of changes as one. Call it before the first Read, so that no change lies between. The
-// channel is closed once ctx ended and nothing of the watch runs any more.
-func (r *Reader) Watch(ctx context.Context) <-chan struct{} {
-	changed := make(chan struct{})
-	go func() { <-ctx.Done(); close(changed) }()
-	return changed
+type Reader struct {
+	dir   string
+	stale float64 // milliseconds
+	own   func(string) bool
+	now   func() time.Time
+	log   *slog.Logger
+	pid   int
 }
 
-// Collapse leaves one agent of each process, the one that started last, as lists show them.
-func Collapse(list []Peer) []Peer { return list }
+// NewReader makes a Reader.
+func NewReader(cfg ReaderConfig) *Reader {
+	if cfg.Own == nil {
+		cfg.Own = func(string) bool { return false }
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	stale := cmp.Or(cfg.Stale, peers.DefaultStale)
+	return &Reader{
+		dir: filepath.Join(cfg.StorageDir, Dir), stale: float64(stale.Milliseconds()), own: cfg.Own, now: cfg.Now, log: cfg.Log, pid: os.Getpid(),
+	}
+}
 
-// Errors of Resolve.
-var (
-	ErrUnknown   = errors.New("there is no such agent")
-	ErrOffline   = errors.New("the agent is offline")
-	ErrAmbiguous = errors.New("several agents have that name")
-)
+// Read returns every agent that has a file, dead ones too, sorted by start and id. Each
+// endpoint is in it once, and a process that has entries of version 2 has none of version 1.
+// Files that are no entries are passed over. Without a directory it is empty.
+func (r *Reader) Read(ctx context.Context) ([]Peer, error) {
+	var names []string
+	more := false
+	err := eachFile(ctx, r.dir, func(name string) bool {
+		if more = len(names) == MaxFiles; !more {
+			names = append(names, name)
+		}
+		return !more
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the registry of peers: %w", err)
+	}
+	if more {
+		r.log.Warn("peers: the registry has more files than are read", "dir", r.dir, "read", MaxFiles)
+	}
+	slices.Sort(names)
+	var found []Peer
+	for _, name := range names {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if e, err := readFile(r.dir, name); err == nil {
+			found = append(found, r.look(e))
+		}
+	}
+	return unique(found), nil
+}
 
-// Resolve finds the agent that a message is for, among all that Read returned without the
-// one that sends it: the one with exactly this id, else the only one alive with this name.
-// What looks like an id is never a name. The error wraps ErrUnknown, ErrOffline or
-// ErrAmbiguous and names the ids to choose from.
-func Resolve(list []Peer, target string) (Peer, error) { return Peer{}, ErrUnknown }
+// look says what is to be thought of an entry.
+func (r *Reader) look(e peers.Entry) Peer {
+	p := Peer{Entry: e, Own: e.PID == r.pid && r.own(e.EndpointID)}
+	switch now := float64(r.now().UnixMilli()); {
+	case now-e.HeartbeatAt > r.stale: // never so for NaN
+		p.Reason = ReasonStale
+	case e.PID != r.pid && !exists(e.PID):
+		p.Reason = ReasonGone
+	default:
+		p.Alive = true
+	}
+	return p
+}
+
+// unique leaves of each endpoint the entry that counts, and sorts.
+func unique(found []Peer) []Peer {
+	modern := map[string]bool{} // processes with an entry of version 2, alive or not
+	for _, p := range found {
+		if !p.V1 {
+			modern[p.ProcessID] = true
+		}
+	}
+	type key struct {
+		v1 bool
+		id string
+	}
+	at := map[key]int{}
+	var list []Peer
+	for _, p := range found {
+		if p.V1 && modern[p.ProcessID] {
+			continue
+		}
+		k := key{p.V1, p.EndpointID}
+		i, ok := at[k]
+		switch {
+		case !ok:
+			at[k] = len(list)
+			list = append(list, p)
+		case better(p, list[i]):
+			list[i] = p
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), cmp.Compare(a.EndpointID, b.EndpointID))
+	})
+	return list
+}
+
+// better says whether a counts where b is of the same endpoint.
+func better(a, b Peer) bool {
+	if a.Alive != b.Alive {
+		return a.Alive
+	}
+	return beat(a) > beat(b)
+}
+
+// beat is a heartbeat that can be compared: none is before all.
+func beat(p Peer) float64 {
+	if math.IsNaN(p.HeartbeatAt) {
+		return math.Inf(-1)
+	}
+	return p.HeartbeatAt
+}
+
+// Collapse leaves one agent of each process, the one that started last, in the order of the
+// list, as agents and people are shown them. What is offline counts as well: take it out
+// before if it is not to be shown.
+func Collapse(list []Peer) []Peer {
+	last := map[string]int{}
+	for i, p := range list {
+		if j, ok := last[p.ProcessID]; !ok || p.StartedAt >= list[j].StartedAt {
+			last[p.ProcessID] = i
+		}
+	}
+	var rows []Peer
+	for i, p := range list {
+		if last[p.ProcessID] == i {
+			rows = append(rows, p)
+		}
+	}
+	return rows
+}
