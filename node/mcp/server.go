@@ -46,7 +46,9 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, t := range cfg.Tools {
 		s.AddTool(t.definition(), r.handler(t))
 	}
-	err := s.Run(ctx, &transport{in: cfg.In, out: cfg.Out, admit: admit, order: r.order})
+	t := &transport{in: cfg.In, out: cfg.Out, admit: admit, order: r.order}
+	defer t.work.Wait()
+	err := s.Run(ctx, t)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -139,6 +141,7 @@ func (r *runner) handler(t Tool) sdk.ToolHandler {
 		if err != nil {
 			return nil, r.internal(t.Name, err)
 		}
+		r.order.onTaken(req.Extra, res.Taken)
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Text}}, IsError: res.IsError}, nil
 	}
 }

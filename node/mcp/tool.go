@@ -25,6 +25,10 @@ type Tool struct {
 type Result struct {
 	Text    string
 	IsError bool // the tool did not do it
+	// Taken is called once the answer was written to the client, which it is not if the
+	// client gave the call up or is gone; nil: nothing is to be done then. The next call
+	// waits for its end, and so does Run.
+	Taken func()
 }
 
 // Kind is the type of an argument, as its schema calls it.

@@ -35,6 +35,9 @@ type transport struct {
 	// admit refuses a request before the SDK sees it, with a nil id; nil passes it on.
 	admit func(*jsonrpc.Request) *refusal
 	order *order
+	// work is what goes on after an answer. Whoever made the transport waits for it when
+	// the connection is over.
+	work sync.WaitGroup
 }
 
 // Connect implements the SDK's Transport.
@@ -226,19 +229,35 @@ func (c *conn) drain(ctx context.Context) {
 
 // Write sends a message. The answer of a call that was cancelled is dropped.
 func (c *conn) Write(_ context.Context, msg jsonrpc.Message) error {
-	if resp, ok := msg.(*jsonrpc.Response); ok {
-		c.mu.Lock()
-		call := c.calls[resp.ID]
-		delete(c.calls, resp.ID)
-		c.mu.Unlock()
-		if call != nil {
-			defer func() { c.order.leave(call.turn); <-c.slots }()
-			if call.cancelled {
-				return nil
-			}
-		}
-		resp.Error = plainError(resp.Error)
+	resp, ok := msg.(*jsonrpc.Response)
+	if !ok {
+		return c.encode(msg)
 	}
+	c.mu.Lock()
+	call := c.calls[resp.ID]
+	delete(c.calls, resp.ID)
+	c.mu.Unlock()
+	resp.Error = plainError(resp.Error)
+	if call == nil {
+		return c.encode(resp)
+	}
+	end := func() { c.order.leave(call.turn); <-c.slots }
+	var err error
+	if !call.cancelled {
+		err = c.encode(resp)
+		if taken := c.order.whenTaken(call.turn); taken != nil && err == nil {
+			// Other answers go out meanwhile. The next call waits, and so does the end of
+			// the input.
+			c.work.Go(func() { defer end(); taken() })
+			return nil
+		}
+	}
+	end()
+	return err
+}
+
+// encode writes a message as a line.
+func (c *conn) encode(msg jsonrpc.Message) error {
 	data, err := jsonrpc.EncodeMessage(msg)
 	if err != nil {
 		return err
