@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 
@@ -45,11 +46,24 @@ func acrossRoutes(mux chi.Router, a *across.Across) {
 }
 
 func readAdmin(w http.ResponseWriter, r *http.Request, v any) bool {
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAdminBody)).Decode(v); err != nil {
-		adminError(w, api.Errorf(api.CodeBadRequest, "the request is not as it should be: %v", err))
-		return false
+	err := decodeAdmin(r, maxAdminBody, v)
+	if err != nil {
+		adminError(w, err)
 	}
-	return true
+	return err == nil
+}
+
+// decodeAdmin reads the body of a request of an operator.
+func decodeAdmin(r *http.Request, most int64, v any) error {
+	err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, most)).Decode(v)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return api.Errorf(api.CodeTooLarge, "the request has more than %d bytes", most)
+	case err != nil:
+		return api.Errorf(api.CodeBadRequest, "the request is not as it should be: %v", err)
+	}
+	return nil
 }
 
 func answerAdmin(w http.ResponseWriter, v any, err error) {

@@ -83,6 +83,7 @@ func adminRoutes(n *Node) http.Handler {
 	mux.Post("/held/{id}/release", decide(n.Release))
 	mux.Post("/held/{id}/refuse", decide(n.Refuse))
 	acrossRoutes(mux, n.across)
+	peersRoutes(mux, n)
 	return mux
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"opencode-mesh/node/link"
@@ -11,6 +12,7 @@ import (
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/peers"
+	"opencode-mesh/node/peers/access"
 	"opencode-mesh/node/tasks"
 )
 
@@ -30,6 +32,9 @@ type Node struct {
 	// endOpencomms ends both of them and waits for that, before the box is closed.
 	endOpencomms func()
 	peers        *peers.Service // nil: the node takes no part
+	// access is used once peersUp.
+	access  *access.Access
+	peersUp atomic.Bool
 	// endPeers ends it, and what publishes with it, before the box is closed.
 	endPeers func()
 	// endAgent ends the context that the agent was started with.
@@ -57,6 +62,9 @@ func New(cfg Config) (*Node, error) {
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	d.across = n.across
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
+	if p != nil {
+		n.access = access.New(access.Config{Service: p, Log: cfg.Log})
+	}
 	d.status = n.Status
 	d.board = n.newBoard()
 	n.link, err = link.New(link.Config{

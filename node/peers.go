@@ -36,7 +36,9 @@ func (n *Node) startPeers(ctx context.Context) {
 	var work sync.WaitGroup
 	// Sessions of the node's own opencode: node/peers/adopt starts here.
 	// Agents of other nodes: node/peers/relay starts here.
-	_ = parts
+	// Agents of MCP processes.
+	work.Go(func() { n.access.Run(parts) })
+	n.peersUp.Store(true)
 	n.endPeers = func() {
 		// What publishes ends first; then the service takes everything back.
 		endParts()

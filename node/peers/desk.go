@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,6 +60,12 @@ func (s *Service) Desk(ctx context.Context) (Endpoint, error) {
 	return e, nil
 }
 
+// DeskIdentity is who the desk is or would be. It publishes nothing.
+func (s *Service) DeskIdentity() (id, name string, err error) {
+	name, err = s.desk.name()
+	return s.desk.id, cmp.Or(name, s.cfg.Node), err
+}
+
 // Name gives the desk a name, under which it stays published; "": takes it away.
 func (s *Service) Name(ctx context.Context, name string) error {
 	if name != "" && !peers.ValidName(name) {
@@ -82,11 +89,8 @@ func (d *desk) publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if name == "" {
-		name = d.s.cfg.Node
-	}
 	return d.s.Publish(ctx, Endpoint{
-		ID: d.id, Session: deskSession(d.s.cfg.Node), Title: "people at " + d.s.cfg.Node, Name: name, Directory: d.s.cfg.DataDir,
+		ID: d.id, Session: deskSession(d.s.cfg.Node), Title: "people at " + d.s.cfg.Node, Name: cmp.Or(name, d.s.cfg.Node), Directory: d.s.cfg.DataDir,
 		Policy: peers.PolicyHold, Permissions: PermissionsAsk, Receiver: people{},
 	})
 }
@@ -151,10 +155,16 @@ func (d *desk) needed() (bool, error) {
 	if len(open) > 0 || err != nil {
 		return true, err
 	}
-	sent, err := d.s.outbox.List(d.id)
+	return d.s.Awaiting(d.id)
+}
+
+// Awaiting reports whether a message of an endpoint waits for its final acknowledgement,
+// which comes to a published endpoint only, and is not older than DeskWait.
+func (s *Service) Awaiting(id string) (bool, error) {
+	sent, err := s.outbox.List(id)
 	for _, r := range sent {
 		waits := r.FinalStatus == "" && r.ReceiptStatus != peers.Full && r.ReceiptStatus != peers.Dropped
-		if waits && now.Sub(time.UnixMilli(int64(r.CreatedAt))) < DeskWait {
+		if waits && s.cfg.now().Sub(time.UnixMilli(int64(r.CreatedAt))) < DeskWait {
 			return true, err
 		}
 	}
