@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"opencode-mesh/node/agent"
-	"opencode-mesh/node/agent/command/internal/proc"
+	"opencode-mesh/node/internal/proc"
 	"opencode-mesh/protocol/api"
 )
 

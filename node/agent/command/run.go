@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"opencode-mesh/node/agent"
-	"opencode-mesh/node/agent/command/internal/proc"
+	"opencode-mesh/node/internal/proc"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"opencode-mesh/node/agent/command/internal/proc"
+	"opencode-mesh/node/internal/proc"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )

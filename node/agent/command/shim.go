@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"opencode-mesh/node/agent/command/internal/proc"
+	"opencode-mesh/node/internal/proc"
 )
 
 // What a shim exits with. Nodes go by the files; this is for the curious.

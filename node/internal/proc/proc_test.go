@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"opencode-mesh/node/agent/command/internal/proc"
+	"opencode-mesh/node/internal/proc"
 )
 
 func TestMain(m *testing.M) {
