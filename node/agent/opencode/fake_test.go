@@ -62,6 +62,9 @@ type fakeMessage struct {
 	Parts []map[string]any `json:"parts"`
 }
 
+// everywhere is the directory of the stream of all of them.
+const everywhere = "*"
+
 // fakePrompt is a prompt as it came.
 type fakePrompt struct {
 	Session   string
@@ -73,8 +76,10 @@ type fakePrompt struct {
 		ID       string `json:"modelID"`
 	} `json:"model"`
 	Parts []struct {
-		ID   string `json:"id"`
-		Text string `json:"text"`
+		ID        string         `json:"id"`
+		Text      string         `json:"text"`
+		Synthetic bool           `json:"synthetic"`
+		Metadata  map[string]any `json:"metadata"`
 	} `json:"parts"`
 }
 
@@ -120,6 +125,10 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if r.Method == http.MethodGet && r.URL.Path == "/event" {
 		f.stream(w, r, dir)
+		return
+	}
+	if r.Method == http.MethodGet && r.URL.Path == "/global/event" {
+		f.stream(w, r, everywhere)
 		return
 	}
 	f.mu.Lock()
@@ -367,9 +376,13 @@ func (f *fakeServer) raw(session, data string) {
 		dir = s.Dir
 	}
 	for ch, at := range f.streams {
-		if at == dir {
+		line := data
+		if at == everywhere {
+			line = fmt.Sprintf(`{"directory":%q,"project":"global","payload":%s}`, dir, data)
+		}
+		if at == dir || at == everywhere {
 			select {
-			case ch <- data:
+			case ch <- line:
 			default:
 				f.t.Error("an event reader does not read")
 			}
@@ -425,7 +438,11 @@ func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request, dir string) 
 	f.locked(func() { f.streams[events] = dir })
 	defer f.locked(func() { delete(f.streams, events) })
 	flush := http.NewResponseController(w)
-	_, _ = fmt.Fprint(w, "data: {\"id\":\"evt_0\",\"type\":\"server.connected\",\"properties\":{}}\n\n")
+	hello := `{"id":"evt_0","type":"server.connected","properties":{}}`
+	if dir == everywhere {
+		hello = `{"payload":` + hello + `}`
+	}
+	_, _ = fmt.Fprintf(w, "data: %s\n\n", hello)
 	_ = flush.Flush()
 	for {
 		select {
