@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"opencode-mesh/node/peers/files"
 	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/peers"
 )
@@ -196,7 +197,7 @@ func (d *desk) save(name string) error {
 	path := filepath.Join(d.s.cfg.DataDir, DeskFile)
 	b, err := json.Marshal(deskFile{Name: name})
 	if err == nil {
-		err = replaceFile(path, b)
+		err = files.Replace(files.OS{}, path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the name of the desk: %w", err)

@@ -1,0 +1,680 @@
+package peers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"opencode-mesh/node/peers/registry"
+	"opencode-mesh/node/peers/spool"
+	"opencode-mesh/protocol/peers"
+)
+
+func TestTwoNodesOfOneMachineExchangeWithFinalAcknowledgements(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*Config){
+		"by the socket": func(*Config) {},
+		"by the port":   func(c *Config) { c.RuntimeDir = filepath.Join(c.RuntimeDir, strings.Repeat("x", 120)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			a, b := m.start("alpha", change), m.start("beta", change)
+			boxA, boxB := newInbox(), newInbox()
+			idA, idB := a.agent("a", "", boxA), b.agent("b", "", boxB)
+			if tr := a.peer(idB).Transport.Type; (tr == "tcp") != (name == "by the port") {
+				t.Errorf("the transport is %s", tr)
+			}
+			sent := a.send(idA, idB, "hello")
+			if sent.ReceiptStatus != peers.Queued {
+				t.Errorf("receipt %q", sent.ReceiptStatus)
+			}
+			got := await(t, "the message", boxB.got).Message
+			want := peers.Sender{InstanceID: idA, Name: "a", Directory: "/work/a"}
+			if got.Text != "hello" || got.From != want || len(got.Via) != 1 || got.Via[0] != idA {
+				t.Errorf("got %+v", got)
+			}
+			if r := a.awaitFinal(sent); r.FinalStatus != peers.Delivered || r.ReceiptStatus != peers.Queued || r.Error != "" {
+				t.Errorf("record %+v", r)
+			}
+			back := b.send(idB, idA, "and back")
+			await(t, "the answer", boxA.got)
+			if r := b.awaitFinal(back); r.FinalStatus != peers.Delivered {
+				t.Errorf("record %+v", r)
+			}
+			eventually(t, "the mark of the acknowledgement", func() bool {
+				done, err := b.Records(idB, spool.StateDone)
+				return err == nil && len(done) == 1 && done[0].AckSentAt > 0
+			})
+		})
+	}
+}
+
+func TestPoliciesDecideWhatBecomesOfAMessage(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta", func(c *Config) { c.Options.HeldExpiry = time.Second })
+	from := a.agent("a", "", newInbox())
+	for _, c := range []struct{ session, policy, receipt, final string }{
+		{"accepts", peers.PolicyAccept, peers.Queued, peers.Delivered},
+		{"unknown", "sometimes", peers.Queued, peers.Delivered},
+		{"refuses", peers.PolicyRefuse, peers.Refused, peers.Refused},
+		{"holds", peers.PolicyHold, peers.Held, peers.Expired},
+		{"elsewhere", peers.PolicyAuto, peers.Held, peers.Expired},
+	} {
+		sent := a.send(from, b.agent(c.session, c.policy, newInbox()), "to "+c.session)
+		if sent.ReceiptStatus != c.receipt {
+			t.Errorf("%s: receipt %q", c.session, sent.ReceiptStatus)
+		}
+		if r := a.awaitFinal(sent); r.FinalStatus != c.final {
+			t.Errorf("%s: final %q", c.session, r.FinalStatus)
+		}
+	}
+	here := Endpoint{
+		ID: peers.EndpointID("here"), Session: "here", Directory: "/work/x/../a/", Policy: peers.PolicyAuto, Receiver: newInbox(),
+	}
+	if err := b.Publish(t.Context(), here); err != nil {
+		t.Fatal(err)
+	}
+	if sent := a.send(from, here.ID, "from the same directory"); sent.ReceiptStatus != peers.Queued {
+		t.Errorf("receipt %q", sent.ReceiptStatus)
+	}
+}
+
+func TestAPersonAcceptsAndDropsWhatWasHeld(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta")
+	box := newInbox()
+	from, to := a.agent("a", "", newInbox()), b.agent("b", peers.PolicyHold, box)
+	one, two := a.send(from, to, "one"), a.send(from, to, "two")
+	held, err := b.Inbox(t.Context())
+	if err != nil || len(held) != 2 || held[0].Record.Message.Text != "one" || held[1].Name != "b" {
+		t.Fatalf("inbox %+v %v", held, err)
+	}
+	if err := b.Drop(t.Context(), held[0].Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Accept(t.Context(), held[1].Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if r := await(t, "the message", box.got); r.Message.Text != "two" {
+		t.Errorf("got %q", r.Message.Text)
+	}
+	if r := a.awaitFinal(one); r.FinalStatus != peers.Dropped {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+	if r := a.awaitFinal(two); r.FinalStatus != peers.Delivered {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+	var state *spool.StateError
+	if err := b.Accept(t.Context(), held[0].Ref()); !errors.As(err, &state) {
+		t.Errorf("what was dropped was accepted: %v", err)
+	}
+}
+
+func TestFiftySendersAtOnceFillAnInboxAndNothingOfItIsLost(t *testing.T) {
+	t.Parallel()
+	const room, senders = 20, 50
+	m := newMachine(t)
+	s := m.start("alpha", func(c *Config) { c.Options.MaxQueue = room })
+	open := make(chan struct{})
+	box := newInbox()
+	box.answer = func(ctx context.Context, _ spool.Record) error {
+		select {
+		case <-open:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	id := s.agent("busy", "", box)
+	d := s.doors()["port"]
+	var taken, full atomic.Int32
+	var all sync.WaitGroup
+	for i := range senders {
+		all.Go(func() {
+			n := fmt.Sprint("sender-", i)
+			switch code, answer := d.raw(t, "POST", "/message", s.token(id), letter("m", n, id, n, time.Now().UnixMilli())); code {
+			case http.StatusAccepted:
+				taken.Add(1)
+			case http.StatusTooManyRequests:
+				full.Add(1)
+			default:
+				t.Errorf("%s: %d %s", n, code, answer)
+			}
+		})
+	}
+	all.Wait()
+	if taken.Load() != room || full.Load() != senders-room {
+		t.Errorf("%d were taken, %d were told that it is full", taken.Load(), full.Load())
+	}
+	close(open)
+	seen := map[string]bool{}
+	for range room {
+		r := await(t, "a message", box.got)
+		if seen[r.Message.Text] {
+			t.Errorf("%s came twice", r.Message.Text)
+		}
+		seen[r.Message.Text] = true
+	}
+	eventually(t, "the end of all", func() bool {
+		done, err := s.Records(id, spool.StateDone)
+		return err == nil && len(done) == room
+	})
+}
+
+func TestAFailureKeepsThisMessageAndAllLaterOnesInOrder(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta")
+	box := newInbox()
+	var ready atomic.Bool
+	box.answer = func(context.Context, spool.Record) error {
+		if ready.Load() {
+			return nil
+		}
+		return fmt.Errorf("the host is not up: %w", ErrLater)
+	}
+	from, to := a.agent("a", "", newInbox()), b.agent("b", "", box)
+	one, two := a.send(from, to, "one"), a.send(from, to, "two")
+	await(t, "an attempt", box.got)
+	await(t, "another attempt", box.got)
+	ready.Store(true)
+	a.awaitFinal(one)
+	a.awaitFinal(two)
+	var order []string
+	for len(box.got) > 0 {
+		if text := (<-box.got).Message.Text; len(order) == 0 || order[len(order)-1] != text {
+			order = append(order, text)
+		}
+	}
+	if got := strings.Join(order, " "); got != "one two" {
+		t.Errorf("in the order %s", got)
+	}
+}
+
+func TestAReceiverThatSettlesLaterIsNotAskedAgainUnlessTheProcessEnds(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta")
+	box := newInbox()
+	box.answer = func(context.Context, spool.Record) error { return ErrPending }
+	from, to := a.agent("a", "", newInbox()), b.agent("b", "", box)
+	one, two := a.send(from, to, "one"), a.send(from, to, "two")
+	first := await(t, "the first", box.got)
+	await(t, "the second", box.got)
+	if err := b.Settle(t.Context(), to, first.Key(), "whatever"); err == nil {
+		t.Error("settled with no final status")
+	}
+	if err := b.Settle(t.Context(), to, first.Key(), peers.Expired); err != nil {
+		t.Fatal(err)
+	}
+	if r := a.awaitFinal(one); r.FinalStatus != peers.Expired {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+	if len(box.got) > 0 {
+		t.Error("it was asked again")
+	}
+	b.stop()
+	c := m.start("beta")
+	again := newInbox()
+	c.agent("b", "", again)
+	if r := await(t, "the second again", again.got); r.Message.ID != two.MessageID {
+		t.Errorf("got %+v", r)
+	}
+	if r := a.awaitFinal(two); r.FinalStatus != peers.Delivered {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+	if len(again.got) > 0 {
+		t.Error("more than the second came")
+	}
+	t.Run("and what is withdrawn can be settled, too", func(t *testing.T) {
+		three := a.send(from, c.agent("c", "", box), "three")
+		r := await(t, "the third", box.got)
+		to := peers.EndpointID("c")
+		if err := c.Withdraw(t.Context(), to); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Settle(t.Context(), to, r.Key(), peers.Dropped); err != nil {
+			t.Fatal(err)
+		}
+		if r := a.awaitFinal(three); r.FinalStatus != peers.Dropped {
+			t.Errorf("final %q", r.FinalStatus)
+		}
+	})
+}
+
+func TestARestartInTheMiddleOfADeliveryDeliversAgain(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta")
+	box := newInbox()
+	box.answer = func(ctx context.Context, _ spool.Record) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	from, to := a.agent("a", "", newInbox()), b.agent("b", "", box)
+	sent := a.send(from, to, "one")
+	await(t, "the message", box.got)
+	b.stop()
+	again := newInbox()
+	m.start("beta").agent("b", "", again)
+	if r := await(t, "the message again", again.got); r.Message.ID != sent.MessageID {
+		t.Errorf("got %+v", r)
+	}
+	if r := a.awaitFinal(sent); r.FinalStatus != peers.Delivered {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+	if len(again.got) > 0 {
+		t.Error("it came more than once")
+	}
+}
+
+func TestAnAcknowledgementWaitsForItsSenderToComeBack(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	a, b := m.start("alpha"), m.start("beta")
+	box := newInbox()
+	open := make(chan struct{})
+	box.answer = func(context.Context, spool.Record) error { <-open; return nil }
+	from, to := a.agent("a", "", newInbox()), b.agent("b", "", box)
+	sent := a.send(from, to, "one")
+	await(t, "the message", box.got)
+	a.stop()
+	close(open)
+	eventually(t, "the end of the message", func() bool {
+		done, err := b.Records(to, spool.StateDone)
+		return err == nil && len(done) == 1 && done[0].AckSentAt == 0
+	})
+	c := m.start("alpha")
+	c.agent("a", "", newInbox())
+	if r := c.awaitFinal(sent); r.FinalStatus != peers.Delivered {
+		t.Errorf("final %q", r.FinalStatus)
+	}
+}
+
+func TestTheEndTakesEverythingOfOursAwayAndAnswersWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s := m.start("alpha")
+	id := s.agent("a", "", newInbox())
+	d, token := s.doors()["port"], s.token(id)
+	var all sync.WaitGroup
+	began := make(chan struct{}, 100)
+	for i := range 8 {
+		all.Go(func() {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: awaitTimeout}
+			for n := 0; ; n++ {
+				sender := fmt.Sprint(i, "-", n)
+				req, _ := http.NewRequest(http.MethodPost, "http://"+d.addr+"/message", strings.NewReader(letter("m", sender, id, sender, time.Now().UnixMilli())))
+				req.Header.Set("Authorization", token)
+				resp, err := client.Do(req)
+				if err != nil {
+					return // it is gone
+				}
+				b, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err == nil && resp.StatusCode != http.StatusAccepted && resp.StatusCode != http.StatusTooManyRequests {
+					t.Errorf("%d %s", resp.StatusCode, b)
+				}
+				select {
+				case began <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	await(t, "a message", began)
+	s.stop()
+	all.Wait()
+	for _, dir := range []string{filepath.Join(m.storage, registry.Dir), m.runtime} {
+		left, err := os.ReadDir(dir)
+		if err != nil || len(left) > 0 {
+			t.Errorf("%s: %v %v", dir, left, err)
+		}
+	}
+	if _, err := s.Desk(t.Context()); !errors.Is(err, errStopping) {
+		t.Errorf("published after the end: %v", err)
+	}
+	if got, err := s.receive(t.Context(), nil, peers.Message{}); got != peers.Dropped || err != nil {
+		t.Errorf("a message at the end: %s %v", got, err)
+	}
+}
+
+func TestNothingIsMadeBeforeSomethingIsPublished(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s := m.start("alpha")
+	if list, err := s.Agents(t.Context()); len(list) > 0 || err != nil {
+		t.Errorf("%v %v", list, err)
+	}
+	if list, err := s.Inbox(t.Context()); len(list) > 0 || err != nil {
+		t.Errorf("%v %v", list, err)
+	}
+	s.stop()
+	for _, dir := range []string{m.storage, m.runtime} {
+		if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", dir, err)
+		}
+	}
+}
+
+// original is a peer as small as the sheet allows, of either version, whose answers a
+// test chooses.
+type original struct {
+	*httptest.Server
+	m     *machine
+	token string
+	took  chan string // method, path and body of each request
+	serve func(w http.ResponseWriter, r *http.Request, body []byte)
+}
+
+func (m *machine) original() *original {
+	o := &original{m: m, token: peers.NewToken(), took: make(chan string, 100)}
+	o.serve = func(w http.ResponseWriter, r *http.Request, _ []byte) {
+		if r.URL.Path == "/health" {
+			fmt.Fprint(w, `{"ok":true}`)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, `{"status":"delivered"}`)
+	}
+	o.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		o.took <- r.Method + " " + r.RequestURI + " " + string(b)
+		if r.Header.Get("Authorization") != "Bearer "+o.token || r.Header["User-Agent"] != nil {
+			m.t.Errorf("headers %v", r.Header)
+		}
+		o.serve(w, r, b)
+	}))
+	m.t.Cleanup(o.Close)
+	return o
+}
+
+// write puts an entry into the registry.
+func (m *machine) write(name string, entry map[string]any) {
+	m.t.Helper()
+	dir := filepath.Join(m.storage, registry.Dir)
+	b, err := json.Marshal(entry)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (o *original) v1(id string) {
+	o.m.write(id+".json", map[string]any{
+		"version": 1, "instanceId": id, "name": "old", "pid": os.Getpid(), "directory": "/old", "inboxUrl": o.URL, "inboxToken": o.token,
+		"activeSessionId": nil, "activeSessionTitle": nil, "inboundPolicy": "accept", "startedAt": 1, "heartbeatAt": time.Now().UnixMilli(),
+	})
+}
+
+func (o *original) v2(id string, transport map[string]any) {
+	if transport == nil {
+		port := o.Listener.Addr().String()
+		var n int
+		fmt.Sscanf(port[strings.LastIndexByte(port, ':')+1:], "%d", &n)
+		transport = map[string]any{"type": "tcp", "host": "127.0.0.1", "port": n}
+	}
+	o.m.write("0badcafe."+id+".v2.json", map[string]any{
+		"version": 2, "endpointId": id, "processId": "0badcafe", "pid": os.Getpid(), "sessionId": "ses_o", "activeSessionId": "ses_o", "name": "orig",
+		"directory": "/o", "transport": transport, "inboxToken": o.token, "startedAt": 1, "heartbeatAt": time.Now().UnixMilli(),
+	})
+}
+
+func TestAPeerOfVersionOneWritesAndIsWrittenTo(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	box := newInbox()
+	id := s.agent("a", "", box)
+	o.v1("0ldf00d1")
+	sent := s.send(id, "0ldf00d1", "hello <old>")
+	if sent.ReceiptStatus != peers.Delivered || sent.FinalStatus != "" {
+		t.Errorf("record %+v", sent)
+	}
+	got := await(t, "the request", o.took)
+	head, body, _ := strings.Cut(got, "{")
+	var message map[string]any
+	if err := json.Unmarshal([]byte("{"+body), &message); err != nil || head != "POST /message " {
+		t.Fatalf("got %s %v", got, err)
+	}
+	if message["id"] != sent.MessageID || message["version"] != nil || !strings.Contains(body, "hello <old>") {
+		t.Errorf("got %s", got)
+	}
+	// What a reader of version 1 finds of us.
+	files, err := filepath.Glob(filepath.Join(m.storage, registry.Dir, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours map[string]any
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		var e map[string]any
+		if json.Unmarshal(b, &e) == nil && e["version"] == 1.0 && e["instanceId"] != "0ldf00d1" {
+			ours = e
+		}
+	}
+	url, _ := ours["inboxUrl"].(string)
+	token, _ := ours["inboxToken"].(string)
+	req, err := http.NewRequest(http.MethodPost, url+"/message", strings.NewReader(v1Letter("m1", "0ldf00d1", "and back", time.Now().UnixMilli(), 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatalf("%v: %v", ours, err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusAccepted {
+		t.Errorf("got %d", resp.StatusCode)
+	}
+	if r := await(t, "the message", box.got); r.Message.Text != "and back" || r.Message.From.InstanceID != "0ldf00d1" {
+		t.Errorf("got %+v", r.Message)
+	}
+}
+
+func TestAPeerOfVersionOneIsTriedTwiceWithTheSameMessage(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	id := s.agent("a", "", newInbox())
+	o.v1("0ldf00d2")
+	answers := o.serve
+	o.serve = func(w http.ResponseWriter, r *http.Request, b []byte) {
+		if r.URL.Path != "/message" {
+			answers(w, r, b)
+			return
+		}
+		panic(http.ErrAbortHandler) // no answer
+	}
+	r, err := s.Send(t.Context(), id, s.peer("0ldf00d2"), "hello")
+	if err == nil || !strings.Contains(err.Error(), "does not take the message") || r.Error == "" {
+		t.Errorf("%+v %v", r, err)
+	}
+	one, two, health := await(t, "one", o.took), await(t, "two", o.took), await(t, "the look", o.took)
+	if one != two || !strings.Contains(one, r.MessageID) || health != "GET /health " {
+		t.Errorf("%s\n%s\n%s", one, two, health)
+	}
+	o.Close()
+	if r, err = s.Send(t.Context(), id, s.peer("0ldf00d2"), "hello again"); !errors.Is(err, ErrOffline) || r.Error == "" {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+func TestWhatAPeerMayAnswerAndWhatIsKeptOfIt(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha", func(c *Config) { c.Options.SendRate = 100 }), m.original()
+	id := s.agent("a", "", newInbox())
+	o.v2("session-orig", nil)
+	for _, c := range []struct {
+		code          int
+		body, receipt string
+		fails, kept   bool // an error is returned, and kept
+	}{
+		{202, `{"status":"queued"}`, peers.Queued, false, false},
+		{202, `{"status":""}`, "", true, true},
+		{202, `queued`, "", true, true},
+		{200, `{"status":"delivered"}`, "", true, true},
+		{403, `{"status":"refused"}`, peers.Refused, false, false},
+		{429, `{"status":"full"}`, peers.Full, false, false},
+		{401, `{"error":"unauthorized"}`, "", true, false},
+		{404, `{"error":"endpoint not found"}`, "", true, false},
+		{400, `{"error":"stale message"}`, "", true, true},
+		{500, `{"error":"internal error"}`, "", true, true},
+		{307, `{"status":"queued"}`, "", true, true},
+	} {
+		o.serve = func(w http.ResponseWriter, _ *http.Request, b []byte) {
+			// It is on disk before it is sent.
+			var sent struct {
+				ID string `json:"messageId"`
+			}
+			if err := json.Unmarshal(b, &sent); err != nil {
+				t.Error(err)
+			}
+			if r, err := s.Outbox().Get(id, sent.ID); err != nil || r.ReceiptStatus != "" {
+				t.Errorf("as it came: %+v %v", r, err)
+			}
+			if c.code == http.StatusTemporaryRedirect {
+				w.Header().Set("Location", o.URL+"/message")
+			}
+			w.WriteHeader(c.code)
+			fmt.Fprint(w, c.body)
+		}
+		r, err := s.Send(t.Context(), id, s.peer("session-orig"), "x")
+		if (err != nil) != c.fails || r.ReceiptStatus != c.receipt || (r.Error != "") != c.kept {
+			t.Errorf("%d %s: %+v %v", c.code, c.body, r, err)
+		}
+		await(t, "the request", o.took)
+		if len(o.took) > 0 {
+			t.Errorf("%d: posted again", c.code)
+		}
+	}
+}
+
+func TestAnAcknowledgementMayComeBeforeTheReceiptAndTwice(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	id := s.agent("a", "", newInbox())
+	o.v2("session-orig", nil)
+	d, token := s.doors()["port"], s.token(id)
+	o.serve = func(w http.ResponseWriter, _ *http.Request, b []byte) {
+		var sent struct {
+			ID string `json:"messageId"`
+		}
+		_ = json.Unmarshal(b, &sent)
+		ack := strings.Replace(ackOf(id, sent.ID, peers.Delivered), "session-x", "session-orig", 1)
+		for range 2 {
+			if code, _ := d.raw(t, "POST", "/ack", token, ack); code != http.StatusAccepted {
+				t.Errorf("got %d", code)
+			}
+		}
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, `{"status":"queued"}`)
+	}
+	r := s.send(id, "session-orig", "x")
+	if r.FinalStatus != peers.Delivered || r.ReceiptStatus != peers.Queued || r.AcknowledgedAt != 5 || r.Error != "" {
+		t.Errorf("record %+v", r)
+	}
+}
+
+func TestATimeOutIsAnUnknownOutcomeThatTheAcknowledgementClears(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	id := s.agent("a", "", newInbox())
+	o.v2("session-orig", nil)
+	open := make(chan struct{})
+	o.serve = func(http.ResponseWriter, *http.Request, []byte) { <-open }
+	r, err := s.Send(t.Context(), id, s.peer("session-orig"), "x")
+	close(open)
+	var unknown *Unknown
+	if !errors.As(err, &unknown) || r.Error == "" || strings.Contains(r.Error, o.token) {
+		t.Errorf("%+v %v", r, err)
+	}
+	ack := strings.Replace(ackOf(id, r.MessageID, peers.Delivered), "session-x", "session-orig", 1)
+	s.doors()["port"].raw(t, "POST", "/ack", s.token(id), ack)
+	if r := s.awaitFinal(r); r.Error != "" {
+		t.Errorf("record %+v", r)
+	}
+}
+
+func TestDeadSocketsAreOfflineAndForeignHostsAreNotCalled(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	id := s.agent("a", "", newInbox())
+	for what, transport := range map[string]map[string]any{
+		"no socket": {"type": "unix", "path": filepath.Join(m.runtime, "gone.sock")},
+		"no port":   {"type": "tcp", "host": "127.0.0.1", "port": 1},
+	} {
+		o.v2("session-orig", transport)
+		if r, err := s.Send(t.Context(), id, s.peer("session-orig"), what); !errors.Is(err, ErrOffline) || r.Error == "" {
+			t.Errorf("%s: %+v %v", what, r, err)
+		}
+	}
+	for _, host := range []string{"192.0.2.1", "example.org", "0.0.0.0", ""} {
+		o.v2("session-orig", map[string]any{"type": "tcp", "host": host, "port": 80})
+		_, err := s.Send(t.Context(), id, s.peer("session-orig"), "to "+host)
+		if err == nil || !strings.Contains(err.Error(), "not this machine") {
+			t.Errorf("%q: %v", host, err)
+		}
+	}
+	if _, err := placeOf(peers.Entry{V1: true, InboxURL: "http://192.0.2.1:80"}); err == nil {
+		t.Error("version 1 goes anywhere")
+	}
+	gone := s.peer("session-orig")
+	gone.Alive, gone.Reason = false, registry.ReasonStale
+	if _, err := s.Send(t.Context(), id, gone, "x"); !errors.Is(err, ErrOffline) {
+		t.Errorf("stale: %v", err)
+	}
+}
+
+func TestWhatIsNotSent(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s := m.start("alpha")
+	id, to := s.agent("a", "", newInbox()), s.agent("b", "", newInbox())
+	refused := func(from, to, text string, want error) {
+		t.Helper()
+		if _, err := s.Send(t.Context(), from, s.peer(to), text); !errors.Is(err, want) {
+			t.Errorf("got %v", err)
+		}
+	}
+	refused(id, id, "x", ErrSelf)
+	refused(id, to, " \n\t", ErrBlank)
+	refused("session-none", to, "x", ErrNoEndpoint)
+	for i := range peers.DefaultSendRate {
+		s.send(id, to, fmt.Sprint(i))
+	}
+	var rate *RateError
+	if _, err := s.Send(t.Context(), id, s.peer(to), "x"); !errors.As(err, &rate) {
+		t.Errorf("got %v", err)
+	}
+	s.send(to, id, "the other way")
+	list, err := s.Outbox().List(id)
+	if err != nil || len(list) != peers.DefaultSendRate {
+		t.Errorf("%d records, %v", len(list), err)
+	}
+}
