@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"opencode-mesh/protocol/peers"
@@ -53,6 +54,7 @@ type Reader struct {
 	now   func() time.Time
 	log   *slog.Logger
 	pid   int
+	poll  time.Duration // of Watch
 }
 
 // NewReader makes a Reader.
@@ -69,6 +71,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 	stale := cmp.Or(cfg.Stale, peers.DefaultStale)
 	return &Reader{
 		dir: filepath.Join(cfg.StorageDir, Dir), stale: float64(stale.Milliseconds()), own: cfg.Own, now: cfg.Now, log: cfg.Log, pid: os.Getpid(),
+		poll: slowPoll,
 	}
 }
 
@@ -90,7 +93,11 @@ func (r *Reader) Read(ctx context.Context) ([]Peer, error) {
 	if more {
 		r.log.Warn("peers: the registry has more files than are read", "dir", r.dir, "read", MaxFiles)
 	}
-	slices.Sort(names)
+	// Version 2 first: it comes before the other of its process and goes after it, so that
+	// of one that appears or goes meanwhile the other is never left alone.
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a, b))
+	})
 	var found []Peer
 	for _, name := range names {
 		if ctx.Err() != nil {
@@ -101,6 +108,14 @@ func (r *Reader) Read(ctx context.Context) ([]Peer, error) {
 		}
 	}
 	return unique(found), nil
+}
+
+// order is 0 for the name of a file of version 2, 1 for any other.
+func order(name string) int {
+	if strings.HasSuffix(name, ".v2.json") {
+		return 0
+	}
+	return 1
 }
 
 // look says what is to be thought of an entry.

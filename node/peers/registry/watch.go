@@ -47,7 +47,7 @@ type watch struct {
 }
 
 func (w *watch) run(ctx context.Context) {
-	tick := time.NewTicker(slowPoll)
+	tick := time.NewTicker(w.reader.poll)
 	defer tick.Stop()
 	// rest runs after a look; what is written meanwhile is looked at when it is over.
 	rest := time.NewTimer(0)
