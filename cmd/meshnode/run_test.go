@@ -8,11 +8,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"opencode-mesh/auth"
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/cmd/internal/clitest"
+	"opencode-mesh/node"
 	"opencode-mesh/node/agent"
+	"opencode-mesh/node/peers"
 	"opencode-mesh/protocol/api"
 )
 
@@ -85,6 +88,20 @@ func TestRunRefusesBadFlagsBeforeItJoins(t *testing.T) {
 		{"--agent command --opencode http://x -- cat", "--opencode goes with"},
 		{"--stdin body", "--stdin goes with --agent command"},
 		{"--conduct", "--conduct goes with"},
+		{"--peers some", "off, names or all"},
+		{"--peers names", "say which"},
+		{"--peers all --peers-name x", "go with names"},
+		{"--peers names --peers-name [", "pattern"},
+		{"--peers= ", "--peers is empty"},
+		{"--peers-policy maybe", "accept, auto, hold or refuse"},
+		{"--peers-permissions maybe", "ask, allow or deny"},
+		{"--peers-permissions-remote maybe", "ask, allow or deny"},
+		{"--peers-option maxQueue", "KEY=VALUE"},
+		{"--peers-option maxqueue=1", "maxQueue"},
+		{"--peers-option maxQueue=0", "maxQueue"},
+		{"--peers-option staleMs=10000", "heartbeatMs"},
+		{"--no-peers --peers all", "--no-peers"},
+		{"--no-peers --peers-option maxQueue=1", "--no-peers"},
 		{"--agent command --stdin half -- cat", "half"},
 		{"--agent command --stdin body --conduct -- cat", "conduct"},
 		{"--model nonsense", "provider/model"},
@@ -178,6 +195,34 @@ func TestTheServiceOpencodeIsOfferedAndFilteredUnlessTheOwnerSaysOtherwise(t *te
 		if got := [2]bool{!cfg.NoOpencode, !cfg.NoFilter}; got != want {
 			t.Errorf("%q: got %v", flags, got)
 		}
+	}
+}
+
+func TestThePartOfANodeInPeersIsWhatItsOwnerSays(t *testing.T) {
+	m := NewMain(cli.System("MESHNODE"))
+	read := func(flags string) node.Config {
+		t.Helper()
+		cmd := m.run()
+		if err := cmd.ParseFlags(append(strings.Fields(flags), "--agent", "command", "--", "true")); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := m.config(cmd, cmd.Flags().Args(), t.TempDir(), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	c := read("")
+	if c.NoPeers || c.Peers.Show != peers.ShowOff || c.Peers.Permissions != peers.PermissionsAllow || c.Peers.PermissionsRemote != peers.PermissionsAsk {
+		t.Errorf("without flags: %+v", c.Peers)
+	}
+	if !read("--no-peers").NoPeers {
+		t.Error("it takes part")
+	}
+	p := read("--peers names --peers-name a* --peers-dir d --peers-policy hold --peers-permissions deny --peers-permissions-remote allow --peers-option maxQueue=7 --peers-option sweepMs=500").Peers
+	if !p.Shows("abc") || p.Shows("b") || !filepath.IsAbs(p.StorageDir) || p.Policy != "hold" || p.Permissions != "deny" || p.PermissionsRemote != "allow" ||
+		p.Options.MaxQueue != 7 || p.Options.Sweep != 500*time.Millisecond || p.Options.MaxHeld != 100 {
+		t.Errorf("got %+v", p)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 	RequestTimeout = 5 * time.Second
 	// AnswerTimeout is how long a client may take over the answer, from its request on.
 	AnswerTimeout = 30 * time.Second
-	// MaxHeader is the largest header of a request, in bytes.
+	// MaxHeader is the largest header of a request, and of an answer, in bytes.
 	MaxHeader = 16 << 10
 	// probeTimeout is after how much silence a socket counts as in use.
 	probeTimeout = 500 * time.Millisecond

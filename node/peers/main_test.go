@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,7 +22,13 @@ import (
 	"opencode-mesh/protocol/peers"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if arg := os.Getenv(childEnv); arg != "" {
+		child(arg)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // awaitTimeout is when a test gives up; nothing here waits for time to pass.
 const awaitTimeout = 60 * time.Second
@@ -222,3 +229,13 @@ func (d door) raw(t *testing.T, method, path, auth, body string) (int, string) {
 }
 
 func (s *side) token(id string) string { return "Bearer " + s.find(id).token }
+
+// shortDir is a directory whose sockets have paths that every system takes.
+func shortDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "ocp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
