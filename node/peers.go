@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"opencode-mesh/node/peers"
+	"opencode-mesh/node/peers/adopt"
 )
 
 // newPeers makes the node's part in opencode-plugin-peers; nil when it takes none.
@@ -34,7 +35,11 @@ func (n *Node) startPeers(ctx context.Context) {
 	})
 	parts, endParts := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	// Sessions of the node's own opencode: node/peers/adopt starts here.
+	if cfg := n.peers.Config(); cfg.Show != peers.ShowOff {
+		sessions := adopt.New(adopt.Config{Agent: n.cfg.Agent, Service: n.peers, Box: n.desk.box,
+			Permissions: cfg.Permissions, PermissionsRemote: cfg.PermissionsRemote, Log: n.cfg.Log})
+		work.Go(func() { sessions.Run(parts) })
+	}
 	// Agents of other nodes: node/peers/relay starts here.
 	// Agents of MCP processes.
 	work.Go(func() { n.access.Run(parts) })
