@@ -214,7 +214,6 @@ type rig struct {
 	dir     string // of data, storage and sockets
 	service *peers.Service
 	peer    *peers.Service
-	cfg     Config
 	end     []func()
 }
 
