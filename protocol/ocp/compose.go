@@ -52,24 +52,31 @@ func (f *Frame) Digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Dedupe leaves out frames that are there already: the same id of the same provider,
-// of which the first counts, and the same content from anywhere. Frames without
-// content are told apart by URI and id. The order stays.
-func Dedupe(frames []Cited) []Cited {
-	type key struct{ node, provider, id string }
-	ids := make(map[key]bool, len(frames))
-	contents := make(map[string]bool, len(frames))
-	var out []Cited
-	for _, c := range frames {
-		id := key{c.Node, c.Provider, c.Frame.ID}
-		content := c.Frame.Digest()
-		if ids[id] || c.Frame.Content != "" && contents[content] {
-			continue
-		}
-		ids[id], contents[content] = true, true
-		out = append(out, c)
+// Seen tells frames that are there already from new ones: the same id of the same
+// provider, and the same content from anywhere. Frames without content are told apart
+// by id alone. The zero value has seen nothing; it is not safe for concurrent use.
+type Seen struct {
+	ids      map[seenID]bool
+	contents map[string]bool
+}
+
+type seenID struct{ node, provider, id string }
+
+// Add notes a frame and reports whether it was new.
+func (s *Seen) Add(c *Cited) bool {
+	id := seenID{c.Node, c.Provider, c.Frame.ID}
+	if s.ids[id] {
+		return false
 	}
-	return out
+	content := c.Frame.Digest()
+	if c.Frame.Content != "" && s.contents[content] {
+		return false
+	}
+	if s.ids == nil {
+		s.ids, s.contents = make(map[seenID]bool), make(map[string]bool)
+	}
+	s.ids[id], s.contents[content] = true, true
+	return true
 }
 
 // Compose makes frames a quote for a prompt, in a data frame each (see mesh.Frame):
