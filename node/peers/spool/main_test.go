@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"opencode-mesh/node/peers/files"
 	"opencode-mesh/protocol/peers"
 )
 
@@ -66,9 +67,17 @@ func (w *world) pass(d time.Duration) {
 
 // reopen is what a new process sees.
 func (w *world) reopen() {
-	cfg := w.Spool.cfg
-	w.Spool = New(cfg)
+	sys := w.Spool.sys
+	w.Spool = New(w.Spool.cfg)
+	w.Spool.sys = sys
 	w.Queue = w.Spool.Queue(endpoint)
+}
+
+// fast makes it one whose disk is not waited for.
+func (w *world) fast() *world {
+	w.Spool.sys = noSync{files.OS{}}
+	w.reopen()
+	return w
 }
 
 // message is one whose text is its own.

@@ -242,8 +242,9 @@ func (v *view) undo(records []Record) error {
 	return errors.Join(errs...)
 }
 
-// move writes records in their new state and then removes them from the old, all or none.
-// A crash in between leaves both files, of which precedence knows the one that counts.
+// move writes records in their new state and then removes them from the old. A crash in
+// between leaves both files, of which precedence knows the one that counts. After an error
+// none was moved, or, if an old file could not be removed, those before it were.
 func (v *view) move(from State, records ...Record) error {
 	if len(records) == 0 {
 		return nil
