@@ -65,24 +65,8 @@ func New(storageDir string, now func() time.Time) *Outbox {
 	return o
 }
 
-// safe is what an id is in a path. Others count units of UTF-16, and so does it.
-func safe(id string) string {
-	var b strings.Builder
-	for _, r := range id {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
-			b.WriteRune(r)
-		case r > 0xFFFF:
-			b.WriteString("__")
-		default:
-			b.WriteByte('_')
-		}
-	}
-	return b.String()
-}
-
 func (o *Outbox) path(from, id string) string {
-	return filepath.Join(o.dir, safe(from), safe(id)+suffix)
+	return filepath.Join(o.dir, peers.Safe(from), peers.Safe(id)+suffix)
 }
 
 // read returns the record of a message and ErrNone if there is none. Two ids may have one
@@ -227,7 +211,7 @@ func (o *Outbox) Get(from, id string) (Record, error) {
 func (o *Outbox) List(from ...string) ([]Record, error) {
 	var dirs []string
 	for _, f := range from {
-		dirs = append(dirs, safe(f))
+		dirs = append(dirs, peers.Safe(f))
 	}
 	if len(from) == 0 {
 		entries, err := o.sys.ReadDir(o.dir)

@@ -21,10 +21,6 @@ const (
 	// version is that of records and acknowledgements.
 	version = 2
 
-	// DuplicateWindow is how long a text counts as sent already, if the same sender sends
-	// it under another id.
-	DuplicateWindow = time.Second
-
 	// maxRecordRest is what a record is longer than its message at the most, but for its
 	// ids.
 	maxRecordRest = 4 << 10
@@ -56,7 +52,7 @@ type arrival struct {
 // it returned without an error, that is on the disk. fresh says that this call stored
 // something. It is false for a message that is here already, whose stored outcome is the
 // answer, and for peers.Full, of which nothing is kept. The same text from the same
-// sender within DuplicateWindow is peers.Duplicate, which is stored as done.
+// sender within peers.DuplicateWindow is peers.Duplicate, which is stored as done.
 //
 // Messages that come while the lock is taken are accepted together by the one of them
 // that gets it next, since most of the time is that of the lock and of the disk. If ctx
@@ -223,7 +219,7 @@ func (v *view) repeated(r Record) (id string, ok bool) {
 	sum := sha256.Sum256([]byte(r.Message.Text))
 	for _, it := range v.in {
 		// A clock that was put back leaves times ahead of it, which are not near either.
-		near := math.Abs(r.AcceptedAt-it.rec.AcceptedAt) < float64(DuplicateWindow.Milliseconds())
+		near := math.Abs(r.AcceptedAt-it.rec.AcceptedAt) < float64(peers.DuplicateWindow.Milliseconds())
 		if near && it.rec.DuplicateOf == "" && it.rec.Message.From.InstanceID == r.Message.From.InstanceID && it.sum == sum {
 			return it.rec.Message.ID, true
 		}

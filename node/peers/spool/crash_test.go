@@ -75,7 +75,7 @@ var scenarios = map[string]scenario{
 	"drop": {busy, func(ctx context.Context, q *Queue) error {
 		return q.Drop(ctx, key("h"))
 	}, asBusy, with(asBusy, "h:dropped")},
-	"expire": {func(w *world) { busy(w); w.pass(DefaultHeldExpiry) }, func(ctx context.Context, q *Queue) error {
+	"expire": {func(w *world) { busy(w); w.pass(peers.DefaultHeldExpiry) }, func(ctx context.Context, q *Queue) error {
 		_, err := q.Expire(ctx)
 		return err
 	}, asBusy, with(asBusy, "h:expired")},

@@ -225,4 +225,3 @@ func (l *logBuffer) count(text string) int {
 	defer l.mu.Unlock()
 	return strings.Count(l.b.String(), text)
 }
-

@@ -57,7 +57,7 @@ func TestEveryMessageIsInOneStateWhateverHappens(t *testing.T) {
 			case "drop":
 				err = w.Drop(ctx, k)
 			case "expire":
-				w.pass(DefaultHeldExpiry)
+				w.pass(peers.DefaultHeldExpiry)
 				_, err = w.Expire(ctx)
 			case "acknowledge":
 				err = w.AckSent(ctx, k)
@@ -139,4 +139,3 @@ func follows(before, now string) bool {
 		return now == before
 	}
 }
-

@@ -5,17 +5,16 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"opencode-mesh/protocol/peers"
 )
 
 const (
-	// Retention is how long a message is known after it was done, whether its sender took
-	// the acknowledgement or not.
-	Retention = 24 * time.Hour
 	// MaxDone is how many messages of one endpoint are known that are done. Above it, the
 	// oldest go, a tenth at a time.
 	MaxDone = 10_000
 
-	// pruneEvery is the time between two removals of what is older than Retention, beside
+	// pruneEvery is the time between two removals of what is older than peers.DoneRetention, beside
 	// that of Load. The original only has that, and a node may run for years.
 	pruneEvery = time.Hour
 )
@@ -44,7 +43,7 @@ func (v *view) prune() {
 	}
 	now, removed := v.q.now(), false
 	for i, r := range done {
-		if i >= excess && now-r.Ack.AcknowledgedAt <= float64(Retention.Milliseconds()) {
+		if i >= excess && now-r.Ack.AcknowledgedAt <= float64(peers.DoneRetention.Milliseconds()) {
 			break
 		}
 		if v.stuck[nameOf(r)] {

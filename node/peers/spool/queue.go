@@ -125,7 +125,7 @@ func queued(r Record) Record {
 
 // Load recovers what a process left behind that died: what was inflight is queued again
 // unless it is done, what is in two states stays in one, and what has been done for
-// longer than Retention goes. It is called once when an endpoint is adopted and before
+// longer than peers.DoneRetention goes. It is called once when an endpoint is adopted and before
 // anything of it is delivered. If the process died with the lock, it fails with a
 // *LockedError until LockStale is over, and is to be tried again.
 func (q *Queue) Load(ctx context.Context) error {
@@ -202,9 +202,7 @@ func (q *Queue) settle(ctx context.Context, k Key, to func(Record) Record, from 
 // the news of a delivery may come after a restart. A message that is done stays as it is,
 // without an error.
 func (q *Queue) Finish(ctx context.Context, k Key, status string) error {
-	switch status {
-	case peers.Delivered, peers.Refused, peers.Expired, peers.Dropped, peers.Duplicate:
-	default:
+	if !peers.Final(status) {
 		return fmt.Errorf("%q is no final status", status)
 	}
 	err := q.settle(ctx, k, func(r Record) Record { return q.done(r, status) }, StateInflight, StateQueued)
@@ -270,7 +268,7 @@ func (q *Queue) Drop(ctx context.Context, k Key) error {
 
 // Expire makes held messages whose time is over done, as expired, and says how many. It
 // is to be called every few seconds, and once an hour removes what has been done for
-// longer than Retention.
+// longer than peers.DoneRetention.
 func (q *Queue) Expire(ctx context.Context) (n int, err error) {
 	held, err := q.Records(StateHeld)
 	if err != nil {

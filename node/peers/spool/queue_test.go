@@ -33,7 +33,7 @@ func TestTransitions(t *testing.T) {
 		"release": func(w *world) error { return w.Release(w.t.Context(), key("m")) },
 		"drop":    func(w *world) error { return w.Drop(w.t.Context(), key("m")) },
 		"expire": func(w *world) error {
-			w.pass(DefaultHeldExpiry)
+			w.pass(peers.DefaultHeldExpiry)
 			_, err := w.Expire(w.t.Context())
 			return err
 		},
@@ -143,7 +143,7 @@ func TestTheSameTextWithinASecondIsADuplicateWithItsOwnAcknowledgement(t *testin
 	send("m1", "hi", "session-s", peers.Queued)
 	w.drain()
 	w.must(w.Finish(t.Context(), key("m1"), peers.Delivered)) // in every state
-	w.pass(DuplicateWindow - time.Millisecond)
+	w.pass(peers.DuplicateWindow - time.Millisecond)
 	send("m2", "hi", "session-t", peers.Queued)
 	send("m3", "hi ", "session-s", peers.Queued)
 	send("m4", "hi", "session-s", peers.Duplicate)
@@ -287,7 +287,7 @@ func TestWhatIsDoneIsForgottenAfterADay(t *testing.T) {
 	w.must(w.AckSent(t.Context(), key("r1")))
 	w.pass(time.Hour)
 	w.accept(message("r2"), Refuse)
-	w.pass(Retention - time.Hour)
+	w.pass(peers.DoneRetention - time.Hour)
 	w.must(w.Load(t.Context()))
 	want(t, w.states(), []string{"h:held", "m:queued", "r1:refused", "r2:refused"})
 	w.pass(time.Millisecond)
@@ -386,4 +386,3 @@ func BenchmarkAccept(b *testing.B) {
 		})
 	}
 }
-

@@ -12,13 +12,7 @@ import (
 	"time"
 
 	"opencode-mesh/node/peers/files"
-)
-
-// Defaults of a Config, which are those of the original.
-const (
-	DefaultMaxQueue   = 50
-	DefaultMaxHeld    = 100
-	DefaultHeldExpiry = 5 * time.Minute
+	"opencode-mesh/protocol/peers"
 )
 
 const spoolDir = "spool"
@@ -26,9 +20,9 @@ const spoolDir = "spool"
 // Config is what a Spool is made of.
 type Config struct {
 	Dir        string           // the storage directory; all is in its directory spool
-	MaxQueue   int              // messages of one endpoint that are queued or inflight; 0: DefaultMaxQueue
-	MaxHeld    int              // messages of one endpoint that are held; 0: DefaultMaxHeld
-	HeldExpiry time.Duration    // how long a message is held; 0: DefaultHeldExpiry
+	MaxQueue   int              // messages of one endpoint that are queued or inflight; 0: peers.DefaultMaxQueue
+	MaxHeld    int              // messages of one endpoint that are held; 0: peers.DefaultMaxHeld
+	HeldExpiry time.Duration    // how long a message is held; 0: peers.DefaultHeldExpiry
 	Now        func() time.Time // nil: time.Now
 	Log        *slog.Logger     // nil: none
 }
@@ -72,9 +66,9 @@ type Spool struct {
 
 // New returns the Spool of a storage directory. It reads and makes nothing.
 func New(cfg Config) *Spool {
-	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, DefaultMaxQueue)
-	cfg.MaxHeld = cmp.Or(cfg.MaxHeld, DefaultMaxHeld)
-	cfg.HeldExpiry = cmp.Or(cfg.HeldExpiry, DefaultHeldExpiry)
+	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, peers.DefaultMaxQueue)
+	cfg.MaxHeld = cmp.Or(cfg.MaxHeld, peers.DefaultMaxHeld)
+	cfg.HeldExpiry = cmp.Or(cfg.HeldExpiry, peers.DefaultHeldExpiry)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
