@@ -111,6 +111,9 @@ type Store interface {
 	// Tasks lists tasks newest first. With a Text it looks at MaxSearch tasks and
 	// MaxSearchBytes of texts, then the page ends; see TaskPage.
 	Tasks(ctx context.Context, q TaskQuery) (TaskPage, error)
+	// Settled lists settled tasks of a party, the one that ended first first; see
+	// SettledQuery.
+	Settled(ctx context.Context, q SettledQuery) ([]Task, error)
 	// OpenTasks calls fn for every task that is not settled, in commit order.
 	OpenTasks(ctx context.Context, fn func(Task) error) error
 	// Tombstone returns what is left of a task that retention removed.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -197,6 +198,35 @@ const (
 	// MaxSearchBytes is after how many bytes of texts no further task is looked at.
 	MaxSearchBytes = 16 << 20
 )
+
+// SettledQuery selects the settled tasks in which Party, an identity, is controller or
+// target and that come after After.
+type SettledQuery struct {
+	Party string
+	After SettledMark
+	Limit int // 1 … api.MaxPage
+}
+
+// SettledMark is a place in the order in which tasks ended. The zero mark comes before all
+// of them.
+type SettledMark struct {
+	Ended int64 // Unix nanoseconds
+	Seq   uint64
+}
+
+// Mark is a settled task's place.
+func (t *Task) Mark() SettledMark {
+	ended := t.EndedAt
+	if ended.IsZero() {
+		ended = t.Since
+	}
+	return SettledMark{Ended: ended.UnixNano(), Seq: t.Seq}
+}
+
+// Compare orders marks.
+func (m SettledMark) Compare(to SettledMark) int {
+	return cmp.Or(cmp.Compare(m.Ended, to.Ended), cmp.Compare(m.Seq, to.Seq))
+}
 
 // Tombstone is what is left of a task that retention removed (semantics 6): a
 // repeat of its id is answered 410, never run.

@@ -28,6 +28,7 @@ func (s *Server) innerRoutes() http.Handler {
 			r.Put("/tasks/{id}/question", s.question)
 			r.Put("/mail/{id}", s.mail)
 			r.Post("/mail/known", s.mailKnown)
+			r.Get("/memory", s.memory)
 			r.Put("/peers", s.sayPeers)
 			r.Get("/peers", s.otherPeers)
 			s.controllerRoutes(r)

@@ -134,6 +134,40 @@ func (f *filter) same(t *store.Task) bool {
 		(len(f.query.States) == 0 || f.states[stateCodes[t.State]])
 }
 
+// Settled implements store.Store. It goes over the heads of all tasks in memory and reads
+// those that it returns.
+func (s *Store) Settled(ctx context.Context, q store.SettledQuery) (tasks []store.Task, err error) {
+	limit := pageSize(q.Limit)
+	err = s.read(ctx, func(tx *bbolt.Tx) error {
+		after := q.After
+		for len(tasks) < limit {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			rows := s.table.ended(idHash(q.Party), after, limit)
+			for _, r := range rows {
+				after = r.mark()
+				raw := bucket(tx, bucketTasks).Get(uint64Key(r.seq))
+				if raw == nil || len(tasks) == limit {
+					continue
+				}
+				t, err := decodeTask(r.seq, raw)
+				if err != nil {
+					return fmt.Errorf("settled tasks: %w", err)
+				}
+				if t.State.Settled() && (t.Controller.ID == q.Party || t.Target.ID == q.Party) {
+					tasks = append(tasks, t)
+				}
+			}
+			if len(rows) < limit {
+				return nil
+			}
+		}
+		return nil
+	})
+	return tasks, err
+}
+
 // OpenTasks implements store.Store. It reads some tasks at a time and calls fn
 // between the readings, so fn may call the store and may take its time; a task
 // that settles or is made meanwhile may be among them or not.

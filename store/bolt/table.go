@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
 	"go.etcd.io/bbolt"
+
+	"opencode-mesh/store"
 )
 
 // row is the head of a task's record in memory, without its revision.
@@ -113,6 +116,32 @@ func (t *table) open(after uint64, n int) (seqs []uint64) {
 		}
 	}
 	return seqs
+}
+
+// mark is where a row of a settled task is in the order of ends.
+func (r row) mark() store.SettledMark {
+	return store.SettledMark{Ended: int64(min(r.settled, math.MaxInt64)), Seq: r.seq}
+}
+
+// ended returns up to n rows of settled tasks of a party that come after a mark, the one
+// that ended first first.
+func (t *table) ended(party uint32, after store.SettledMark, n int) (rows []row) {
+	order := func(a, b row) int { return a.mark().Compare(b.mark()) }
+	t.mu.RLock()
+	for i := range t.rows {
+		r := &t.rows[i]
+		if r.state == 0 || r.settled == 0 || r.controller != party && r.target != party || r.mark().Compare(after) <= 0 {
+			continue
+		}
+		rows = append(rows, *r)
+		if len(rows) == 4*n { // only the first are wanted
+			slices.SortFunc(rows, order)
+			rows = rows[:n]
+		}
+	}
+	t.mu.RUnlock()
+	slices.SortFunc(rows, order)
+	return rows[:min(n, len(rows))]
 }
 
 // oldest returns up to n rows of settled tasks that are beyond the limits: those

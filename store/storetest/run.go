@@ -29,6 +29,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"tasks", taskContracts},
 		{"later", laterContracts},
 		{"lists", listContracts},
+		{"settled", settledContracts},
 		{"retention", retentionContracts},
 		{"identities", identityContracts},
 		{"credentials", credentialContracts},
