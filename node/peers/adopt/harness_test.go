@@ -317,7 +317,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	limit := time.After(testLimit)
 	for !cond() {
 		select {
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		case <-limit:
 			t.Fatalf("never happened: %s", what)
 		}
