@@ -599,6 +599,30 @@ func TestAnAcknowledgementMayComeBeforeTheReceiptAndTwice(t *testing.T) {
 	}
 }
 
+func TestAnAcknowledgementComesAgainUntilItIsAnsweredWithExactly202(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s, o := m.start("alpha"), m.original()
+	id := s.agent("a", "", newInbox())
+	o.v2("session-orig", nil)
+	codes := []int{http.StatusOK, http.StatusInternalServerError, http.StatusAccepted}
+	var n atomic.Int32
+	o.serve = func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		w.WriteHeader(codes[min(int(n.Add(1)), len(codes))-1])
+		fmt.Fprint(w, `{"status":"accepted"}`)
+	}
+	s.doors()["port"].raw(t, "POST", "/message", s.token(id), letter("m", "session-orig", id, "x", time.Now().UnixMilli()))
+	for range codes {
+		if got := await(t, "the acknowledgement", o.took); !strings.HasPrefix(got, "POST /ack ") || !strings.Contains(got, `"status":"delivered"`) {
+			t.Errorf("got %s", got)
+		}
+	}
+	eventually(t, "the mark", func() bool {
+		done, err := s.Records(id, spool.StateDone)
+		return err == nil && len(done) == 1 && done[0].AckSentAt > 0
+	})
+}
+
 func TestATimeOutIsAnUnknownOutcomeThatTheAcknowledgementClears(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

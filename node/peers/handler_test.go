@@ -220,7 +220,8 @@ func TestAnAckIsForTheEndpointOfItsTokenOnly(t *testing.T) {
 	t.Parallel()
 	s := newMachine(t).start("alpha")
 	box := newInbox()
-	id, other := s.agent("a", "", box), s.agent("b", "", newInbox())
+	otherBox := newInbox()
+	id, other := s.agent("a", "", box), s.agent("b", "", otherBox)
 	d := s.doors()["port"]
 	for range 2 { // and twice is no trouble
 		if code, _ := d.raw(t, "POST", "/ack", s.token(id), ackOf(id, "m", peers.Delivered)); code != http.StatusAccepted {
@@ -233,7 +234,7 @@ func TestAnAckIsForTheEndpointOfItsTokenOnly(t *testing.T) {
 	if code, _ := d.raw(t, "POST", "/ack", s.token(other), ackOf(id, "m", peers.Delivered)); code != http.StatusAccepted {
 		t.Errorf("got %d", code)
 	}
-	if len(box.acked) > 0 {
+	if len(box.acked)+len(otherBox.acked) > 0 {
 		t.Error("the token of another endpoint was enough")
 	}
 }
