@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// allTools are the tools with their required arguments (§6, and opencomms_timer).
+// allTools are the tools with their required arguments (§6, and opencomms_timer), and
+// those for peers.
 var allTools = map[string][]string{
 	"opencomms_create":         {"channel", "role", "role_prompt"},
 	"opencomms_join":           {"channel", "role", "role_prompt"},
@@ -26,6 +27,10 @@ var allTools = map[string][]string{
 	"opencomms_resume_session": {"channel"},
 	"opencomms_delete_session": {"channel", "confirm"},
 	"opencomms_archive":        nil,
+	"list_agents":              nil,
+	"send_message":             {"to", "message"},
+	"peer_message_status":      {"message_id"},
+	"read_messages":            nil,
 }
 
 func TestEveryToolIsListedWithWhatItNeedsAndKickForOperatorsOnly(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"opencode-mesh/protocol/mesh"
+	"opencode-mesh/protocol/peers"
 )
 
 // maxWord bounds a name, title or directory of others in a line, in bytes.
@@ -69,6 +70,27 @@ func (m Message) state(noReceipt, beforeError string) string {
 // Line is the message as a line of an outbox.
 func (m Message) Line() string {
 	return "- " + Clean(m.ID) + " → " + quote(m.ToName) + " — " + m.state("no receipt", "")
+}
+
+// Outcome says in words what sending the message came to, and whether it arrived or is
+// kept to arrive.
+func (m Message) Outcome() (text string, arrived bool) {
+	to := quote(m.ToName)
+	switch m.Receipt {
+	case peers.Delivered:
+		return "Delivered to " + to + ".", true
+	case peers.Queued:
+		return "Queued for " + to + ", who gets it as soon as possible.", true
+	case peers.Held:
+		return "Held at " + to + " until somebody there accepts it.", true
+	case peers.Duplicate:
+		return to + " has just got the same text from you and did not take it again.", false
+	case peers.Full:
+		return "Not sent: too much waits at " + to + " already. Try again later.", false
+	case "":
+		return "No receipt from " + to + " (" + cmp.Or(Clean(m.Error), "no answer") + "). It may have arrived all the same: look at its status before you send it again.", false
+	}
+	return "Not taken by " + to + ": " + Clean(m.Receipt) + ".", false
 }
 
 // Status says what became of the message.
