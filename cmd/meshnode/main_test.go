@@ -10,11 +10,15 @@ import (
 
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/cmd/internal/clitest"
+	"opencode-mesh/node/ocp/ocptest"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )
 
-func TestMain(m *testing.M) { clitest.Main(m) }
+func TestMain(m *testing.M) {
+	ocptest.Main()
+	clitest.Main(m)
+}
 
 // machine is a shell with meshnode on a machine of its own.
 type machine struct {

@@ -35,7 +35,7 @@ func (m *Main) root() *cobra.Command {
 		Long:    "meshnode connects this machine to a hub, outbound only, and hands the tasks that arrive to a local agent.",
 		Example: "  meshnode run --workspace .",
 	}
-	root.AddCommand(m.join(), m.run(), m.status(), m.held(), m.instructions(), m.opencomms(), m.peers(), m.mcp())
+	root.AddCommand(m.join(), m.run(), m.status(), m.held(), m.instructions(), m.opencomms(), m.peers(), m.ocp(), m.mcp())
 	return root
 }
 

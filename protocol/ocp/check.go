@@ -26,14 +26,14 @@ func (f *Frame) fault(field, format string, args ...any) error {
 // id, by which nothing could be cited or de-duplicated.
 func (f *Frame) Check() error {
 	switch {
-	case isBlank(f.ID):
-		return f.fault("id", "is blank")
 	case !(f.Score >= 0 && f.Score <= 1): // not a number is neither
 		return f.fault("score", "is %v, not between 0 and 1", f.Score)
 	case isBlank(f.Title):
 		return f.fault("title", "is blank")
 	case isBlank(f.CitationLabel):
 		return f.fault("citation_label", "is missing or blank")
+	case isBlank(f.ID): // last: the protocol does not mind
+		return f.fault("id", "is blank")
 	}
 	return nil
 }

@@ -39,6 +39,12 @@ func (e *DecodeError) Error() string {
 	return "not a message: " + e.Reason + " (" + where + ")"
 }
 
+// NullList reports whether null stands where a list must.
+func (e *DecodeError) NullList() bool { return e.Reason == nullList }
+
+// nullList is the reason for null where a list must stand, see scalar.
+const nullList = "is null and not a list"
+
 // Decode reads one message of either family; an error is a *DecodeError. Use it while
 // the peer's version is not known, and DecodeFor then.
 //

@@ -193,6 +193,9 @@ func (p *Process) Exchange(ctx context.Context, e ocp.Envelope) (ocp.Envelope, e
 	if err != nil {
 		return ocp.Envelope{}, err // nothing was sent; the connection is as it was
 	}
+	if err := p.unasked(); err != nil {
+		return ocp.Envelope{}, p.giveUp(err)
+	}
 	if err := p.send(ctx, line); err != nil {
 		return ocp.Envelope{}, p.giveUp(err)
 	}
@@ -208,8 +211,8 @@ func (p *Process) Exchange(ctx context.Context, e ocp.Envelope) (ocp.Envelope, e
 	return got, nil
 }
 
-// Send writes a line as it is, for those who test what a provider makes of it. The end
-// of the line is added.
+// Send writes a line as it is, for those who test what a provider makes of it, whatever
+// came before. The end of the line is added.
 func (p *Process) Send(ctx context.Context, line []byte) error {
 	release, err := p.acquire(ctx)
 	if err != nil {
@@ -255,9 +258,9 @@ func (p *Process) acquire(ctx context.Context) (release func(), err error) {
 	return release, nil
 }
 
-// send writes a line. A line that came unasked would be taken for the answer, and is an
-// error.
-func (p *Process) send(ctx context.Context, line []byte) error {
+// unasked looks for a line that came without a request: it would be taken for the
+// answer to the next one.
+func (p *Process) unasked() error {
 	select {
 	case l := <-p.lines:
 		if l.err != nil {
@@ -265,7 +268,12 @@ func (p *Process) send(ctx context.Context, line []byte) error {
 		}
 		return &WireError{ID: p.id, Err: errors.New("it wrote a line that nobody asked for")}
 	default:
+		return nil
 	}
+}
+
+// send writes a line.
+func (p *Process) send(ctx context.Context, line []byte) error {
 	started := time.Now()
 	written := make(chan error, 1)
 	go func() {
