@@ -65,11 +65,9 @@ func (s *Server) channelMessages(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, tidyMessages(out, limit))
 }
 
-// ask calls the node of the path; missing is what it means that the node has nothing
-// there. A node must not be able to answer in the hub's name, so that its refusals get
-// one of few codes.
+// ask calls the node of the path; see told for its errors.
 func (s *Server) ask(r *http.Request, missing *api.Error, call func(context.Context, *registry.Conn) error) error {
-	c, err := s.connected(r, chi.URLParam(r, "node"))
+	c, err := s.connected(r.Context(), chi.URLParam(r, "node"))
 	var refusal *api.Error
 	if errors.As(err, &refusal) && refusal.Code == api.CodeNodeOffline {
 		return away(refusal)
@@ -87,8 +85,16 @@ func (s *Server) ask(r *http.Request, missing *api.Error, call func(context.Cont
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, channelLimit)
 	defer cancel()
+	return told(c, missing, call(ctx, c))
+}
+
+// told is what an error of a node is to the caller; missing is what it means that the
+// node has nothing there. A node must not be able to answer in the hub's name, so that
+// its refusals get one of few codes.
+func told(c *registry.Conn, missing *api.Error, err error) error {
 	name := c.Identity.Name
-	switch err := call(ctx, c); {
+	var refusal *api.Error
+	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &refusal) && refusal.Code == api.CodeNotFound:
@@ -96,11 +102,11 @@ func (s *Server) ask(r *http.Request, missing *api.Error, call func(context.Cont
 	case errors.As(err, &refusal) && (refusal.Code == api.CodeRefused || refusal.Code == api.CodeBadRequest):
 		return api.Errorf(refusal.Code, "%s says: %s", name, shown.Line(refusal.Message, maxDetail))
 	case errors.As(err, &refusal):
-		return api.Errorf(api.CodeUnavailable, "%s cannot show it now: %s", name, shown.Line(refusal.Message, maxDetail))
+		return api.Errorf(api.CodeUnavailable, "%s cannot do it now: %s", name, shown.Line(refusal.Message, maxDetail))
 	case c.Session.Err() != nil:
 		return away(api.Errorf(api.CodeNodeOffline, "node %s is offline", name))
 	}
-	return api.Errorf(api.CodeUnavailable, "%s did not show it in time; try again", name)
+	return api.Errorf(api.CodeUnavailable, "%s did not answer in time; try again", name)
 }
 
 // away is a refusal with the time after which to ask again.

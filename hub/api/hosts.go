@@ -62,7 +62,7 @@ func (s *Server) handover(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	node, service := chi.URLParam(r, "node"), chi.URLParam(r, "service")
-	c, err := s.connected(r, node)
+	c, err := s.connected(r.Context(), node)
 	if err == nil {
 		err = c.Services.Hosts(service, by)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"opencode-mesh/hub/access"
 	"opencode-mesh/hub/events"
+	"opencode-mesh/hub/federation"
 	"opencode-mesh/hub/gate"
 	"opencode-mesh/hub/mail"
 	"opencode-mesh/hub/metrics"
@@ -102,6 +103,7 @@ type Server struct {
 	room    *room.Room // of bodies inside tunnels
 	visits  *visits
 	roster  *roster.Roster // of agents that nodes show each other
+	context *federation.Federation
 	curves  curves
 	serving sync.WaitGroup // the inner server
 }
@@ -122,6 +124,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{cfg: cfg, open: newOpenings(cfg.Access.Live), inbox: tunnel.NewInbox(), room: room.New(maxArrivingAll, maxArriving)}
 	s.visits, s.roster = newVisits(cfg.Now), roster.New()
+	s.context = federation.New(federation.Config{Store: cfg.Store, Nodes: contextNodes{s}, Now: cfg.Now, Log: cfg.Log})
 	s.curves.by = map[store.BindingKey]curve{}
 	s.proxy = proxy.New(proxy.Config{Fail: s.fail, TrustedProxies: cfg.TrustedProxies, Log: cfg.Log})
 	s.cfg.Tunnel.Inbox = s.inbox
@@ -284,6 +287,13 @@ func (s *Server) controllerRoutes(r chi.Router) {
 	r.Get("/digests", s.digests)
 	r.Post("/envelopes", s.envelope)
 	r.Get("/events", s.events)
+	r.Post("/context/query", s.contextQuery)
+	r.Get("/context/providers", s.contextProviders)
+	r.Get("/context/queries", s.contextQueries)
+	for _, path := range []string{"/context/consents/{node}", "/context/consents/{node}/{provider}"} {
+		r.Put(path, s.contextConsent)
+		r.Delete(path, s.contextRevoke)
+	}
 }
 
 func (s *Server) operatorRoutes(r chi.Router) {

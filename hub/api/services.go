@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -37,7 +38,7 @@ func (s *Server) serviceList(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var list []api.ServiceInfo
-	c, err := s.connected(r, chi.URLParam(r, "node"))
+	c, err := s.connected(r.Context(), chi.URLParam(r, "node"))
 	if err == nil {
 		list, err = c.Services.List(by)
 	}
@@ -65,7 +66,7 @@ func (s *Server) services(w http.ResponseWriter, r *http.Request) {
 
 // serve passes an authenticated request on.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, p access.Principal, node, service string, t proxy.Target, by proxy.Caller) {
-	c, err := s.connected(r, node)
+	c, err := s.connected(r.Context(), node)
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -101,11 +102,11 @@ func (s *Server) servicePrincipal(r *http.Request) (p access.Principal, by proxy
 }
 
 // connected is the connection of a node by its name.
-func (s *Server) connected(r *http.Request, name string) (*registry.Conn, error) {
+func (s *Server) connected(ctx context.Context, name string) (*registry.Conn, error) {
 	if c, ok := s.cfg.Registry.Named(name); ok {
 		return c, nil
 	}
-	id, err := s.cfg.Store.IdentityByName(r.Context(), name)
+	id, err := s.cfg.Store.IdentityByName(ctx, name)
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return nil, err

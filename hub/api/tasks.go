@@ -34,6 +34,7 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	s.composed(r, d.ContextQuery, made)
 	out := api.Dispatched{Tasks: make([]api.Task, len(made))}
 	for i, t := range made {
 		out.Tasks[i] = s.cfg.Relay.Live(t)

@@ -97,6 +97,28 @@ func (c *Client) ChannelMessages(ctx context.Context, project, name string, quer
 	return page, err
 }
 
+// AskContext has the node ask its context providers.
+func (c *Client) AskContext(ctx context.Context, ask api.ContextAsk) (answer api.ContextAnswer, err error) {
+	err = c.call(ctx, http.MethodPost, "/v1/ocp/query", ask, &answer)
+	return answer, err
+}
+
+// ContextProviders lists the node's context providers.
+func (c *Client) ContextProviders(ctx context.Context) (list api.ContextProviders, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/ocp/providers", nil, &list)
+	return list, err
+}
+
+// ContextConsent gives the node's consent to a provider; nil takes it back.
+func (c *Client) ContextConsent(ctx context.Context, provider string, consent *api.ContextConsent) error {
+	path := "/v1/ocp/consents/" + url.PathEscape(provider)
+	method := http.MethodPut
+	if consent == nil {
+		method = http.MethodDelete
+	}
+	return c.call(ctx, method, path, consent, &struct{}{})
+}
+
 // passed are the headers of a request for a file that its node gets.
 var passed = []string{"Range", "If-Range"}
 

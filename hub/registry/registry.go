@@ -7,6 +7,9 @@
 package registry
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,6 +102,15 @@ func (g *Registry) Named(name string) (*Conn, bool) {
 	defer g.mu.Unlock()
 	c, ok := g.names[name]
 	return c, ok
+}
+
+// All are the connections of all nodes, by name.
+func (g *Registry) All() []*Conn {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := slices.Collect(maps.Values(g.names))
+	slices.SortFunc(list, func(a, b *Conn) int { return strings.Compare(a.Identity.Name, b.Identity.Name) })
+	return list
 }
 
 // Online is how many nodes are connected.

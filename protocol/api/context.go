@@ -137,7 +137,7 @@ type ContextProvider struct {
 type ContextConsent struct {
 	// Scope says in words what may leave, and where to.
 	Scope     string    `json:"scope"`
-	GrantedAt time.Time `json:"granted_at"`
+	GrantedAt time.Time `json:"granted_at,omitzero"`
 	GrantedBy string    `json:"granted_by,omitempty"` // a name
 }
 

@@ -221,6 +221,9 @@ type Dispatch struct {
 	// AutoCompact compacts the bound session first when its context is filled to this
 	// percentage or more; 0 never does.
 	AutoCompact int `json:"auto_compact,omitempty"`
+	// ContextQuery is the id of the context query whose frames are in Text, so that it is
+	// known what they were used for. "": there are none.
+	ContextQuery string `json:"context_query,omitempty"`
 }
 
 // The fixed values of Dispatch.AutoAnswer.

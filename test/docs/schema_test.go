@@ -16,6 +16,7 @@ import (
 	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/ocp"
 )
 
 // schemaTypes are the Go types behind the schemas of a document.
@@ -38,6 +39,10 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"ChannelList": reflect.TypeFor[api.ChannelList](), "Channel": reflect.TypeFor[api.Channel](), "ChannelMember": reflect.TypeFor[api.ChannelMember](),
 		"ChannelProblem": reflect.TypeFor[api.ChannelProblem](), "ChannelMessages": reflect.TypeFor[api.ChannelMessages](), "ChannelMessage": reflect.TypeFor[api.ChannelMessage](),
 		"PeerFleet": reflect.TypeFor[api.PeerFleet](), "PeerNode": reflect.TypeFor[api.PeerNode](), "PeerAgent": reflect.TypeFor[api.PeerAgent](),
+		"ContextQuery": reflect.TypeFor[api.ContextQuery](), "ContextResult": reflect.TypeFor[api.ContextResult](), "ContextLeg": reflect.TypeFor[api.ContextLeg](),
+		"ContextProviders": reflect.TypeFor[api.ContextProviders](), "ContextProvider": reflect.TypeFor[api.ContextProvider](), "ContextConsent": reflect.TypeFor[api.ContextConsent](),
+		"ContextRecords": reflect.TypeFor[api.ContextRecords](), "ContextRecord": reflect.TypeFor[api.ContextRecord](),
+		"Cited": reflect.TypeFor[ocp.Cited](), "Usage": reflect.TypeFor[ocp.Usage](), "Used": reflect.TypeFor[ocp.Used](), "DataFlow": reflect.TypeFor[ocp.DataFlow](),
 		"Cut": reflect.TypeFor[api.Cut](), "Resync": reflect.TypeFor[api.Resync](), "Beat": reflect.TypeFor[api.Beat](),
 	},
 	tunnelDoc: {
@@ -219,15 +224,20 @@ func typeName(typ reflect.Type) string {
 	switch typ.Kind() {
 	case reflect.Bool:
 		return "boolean"
-	case reflect.Int, reflect.Int64, reflect.Uint64:
+	case reflect.Int, reflect.Int64, reflect.Uint32, reflect.Uint64:
 		return "integer"
+	case reflect.Float32:
+		return "number"
 	case reflect.Slice:
 		return "array"
 	case reflect.String:
 		return "string"
 	}
-	if typ == reflect.TypeFor[time.Time]() {
+	switch typ {
+	case reflect.TypeFor[time.Time]():
 		return "string"
+	case reflect.TypeFor[ocp.Frame]():
+		return "object" // as its own protocol has it
 	}
 	return typ.String()
 }
