@@ -16,6 +16,7 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/board"
+	"opencode-mesh/node/peers/relay"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
 )
@@ -28,6 +29,7 @@ type desk struct {
 	box      *mail.Box
 	board    *board.Board
 	across   *across.Across
+	relay    *relay.Relay // nil: the node takes no part in peers
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -206,13 +208,20 @@ func (d *desk) Attach(hub *link.Client) {
 	d.mu.Lock()
 	parked := d.parked
 	d.mu.Unlock()
-	if !parked {
-		d.box.Attach(hub)
+	if parked {
+		return
+	}
+	d.box.Attach(hub)
+	if d.relay != nil {
+		d.relay.Attach(hub)
 	}
 }
 
 // Detach implements link.Host.
 func (d *desk) Detach() {
+	if d.relay != nil {
+		d.relay.Detach()
+	}
 	d.box.Detach()
 	d.connect(nil)
 }
@@ -248,6 +257,9 @@ func (d *desk) Supersede() {
 	d.parked = true
 	d.mu.Unlock()
 	d.across.Park()
+	if d.relay != nil {
+		d.relay.Park()
+	}
 	for _, r := range d.runners() {
 		r.Park()
 	}

@@ -13,6 +13,7 @@ import (
 	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/access"
+	"opencode-mesh/node/peers/relay"
 	"opencode-mesh/node/tasks"
 )
 
@@ -32,6 +33,7 @@ type Node struct {
 	// endOpencomms ends both of them and waits for that, before the box is closed.
 	endOpencomms func()
 	peers        *peers.Service // nil: the node takes no part
+	relay        *relay.Relay   // nil as well then
 	// access is used once peersUp.
 	access  *access.Access
 	peersUp atomic.Bool
@@ -61,6 +63,8 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, peers: p, endOpencomms: func() {}, endPeers: func() {}}
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	d.across = n.across
+	n.relay = newRelay(p, d.box, cfg)
+	d.relay = n.relay
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
 	if p != nil {
 		n.access = access.New(access.Config{Service: p, Log: cfg.Log})

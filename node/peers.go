@@ -4,8 +4,10 @@ import (
 	"context"
 	"sync"
 
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/adopt"
+	"opencode-mesh/node/peers/relay"
 )
 
 // newPeers makes the node's part in opencode-plugin-peers; nil when it takes none.
@@ -15,6 +17,19 @@ func newPeers(cfg Config) (*peers.Service, error) {
 	}
 	return peers.New(cfg.Peers)
 }
+
+// newRelay makes what carries messages of peers between machines; nil when the node takes
+// no part.
+func newRelay(p *peers.Service, box *mail.Box, cfg Config) *relay.Relay {
+	if p == nil {
+		return nil
+	}
+	of := p.Config()
+	return relay.New(relay.Config{Box: box, Service: p, Node: of.Node, Shows: of.Shows, Options: of.Options, Log: cfg.Log})
+}
+
+// Relay carries messages of peers between machines; nil when the node takes no part.
+func (n *Node) Relay() *relay.Relay { return n.relay }
 
 // Peers is the node's part in opencode-plugin-peers, which runs while Run does; nil when it
 // takes none.
@@ -40,7 +55,7 @@ func (n *Node) startPeers(ctx context.Context) {
 			Permissions: cfg.Permissions, PermissionsRemote: cfg.PermissionsRemote, Log: n.cfg.Log})
 		work.Go(func() { sessions.Run(parts) })
 	}
-	// Agents of other nodes: node/peers/relay starts here.
+	work.Go(func() { n.relay.Run(parts) })
 	// Agents of MCP processes.
 	work.Go(func() { n.access.Run(parts) })
 	n.peersUp.Store(true)

@@ -1,0 +1,381 @@
+package relay
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"opencode-mesh/node/peers"
+	"opencode-mesh/node/peers/registry"
+	"opencode-mesh/protocol/api"
+	words "opencode-mesh/protocol/peers"
+)
+
+// Exports reports whether other nodes are shown an agent of the registry: an agent of
+// this machine that its owner shows. Proxies never are, and neither are those of other
+// nodes on this machine: a proxy's session is its own endpoint, which no session's is, and
+// its directory is not absolute.
+func (r *Relay) Exports(p registry.Peer) bool {
+	return p.Alive && p.ParentSessionID == "" && p.SessionID != p.EndpointID && filepath.IsAbs(p.Directory) &&
+		!r.isProxy(p.EndpointID) && r.cfg.Shows(p.Name) && len(p.EndpointID) <= api.MaxPeerID && validID(p.EndpointID)
+}
+
+// isProxy reports whether an endpoint is one that this relay publishes.
+func (r *Relay) isProxy(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.rows[id]
+	return ok
+}
+
+// ours is what this node shows.
+func (r *Relay) ours(ctx context.Context) (list []api.PeerAgent, err error) {
+	list = []api.PeerAgent{}
+	agents, err := r.cfg.Service.Agents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(agents, func(a, b registry.Peer) int {
+		return cmp.Or(cmp.Compare(a.StartedAt, b.StartedAt), strings.Compare(a.EndpointID, b.EndpointID))
+	})
+	size := 0
+	for _, p := range agents {
+		if !r.Exports(p) {
+			continue
+		}
+		a := api.PeerAgent{
+			ID: p.EndpointID, Name: cut(p.Name, api.MaxPeerText), Title: cut(p.Title, api.MaxPeerText), Directory: cut(p.Directory, 4*api.MaxPeerText),
+			Status: cut(p.Status, api.MaxPeerText), Policy: cut(p.InboundPolicy, api.MaxPeerText), StartedAt: int64(max(0, min(p.StartedAt, 1<<52))),
+		}
+		size += len(encode(a)) + 1
+		if len(list) == api.MaxPeerAgents || size > api.MaxPeerRoster-1<<10 {
+			r.once("more", "peers: this node has more agents than can be shown to others; those that started last are left out", "shown", len(list))
+			return list, nil
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// once logs something that would otherwise be said again and again.
+func (r *Relay) once(what, msg string, args ...any) {
+	r.mu.Lock()
+	said := r.said[what]
+	r.said[what] = true
+	r.mu.Unlock()
+	if !said {
+		r.log.Warn(msg, args...)
+	}
+}
+
+// Attach implements what a link does for a node: lists are told and asked for until
+// Detach. A hub that was attached before is detached first.
+func (r *Relay) Attach(hub Hub) {
+	r.Detach()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.parked {
+		cancel()
+		return
+	}
+	r.detach = cancel
+	r.talks.Go(func() { r.say(ctx, hub) })
+	r.talks.Go(func() { r.hear(ctx, hub) })
+}
+
+// Detach takes the hub away and returns when no request is under way.
+func (r *Relay) Detach() {
+	r.mu.Lock()
+	if r.detach != nil {
+		r.detach()
+		r.detach = nil
+	}
+	r.mu.Unlock()
+	r.talks.Wait()
+}
+
+// older reports whether a refusal is that of a hub that does not know of lists.
+func (r *Relay) older(err error) bool {
+	var e *api.Error
+	if !errors.As(err, &e) || e.Code != api.CodeNotFound && e.Code != api.CodeMethodNotAllowed {
+		return false
+	}
+	r.once("older", "peers: the version of the hub shows nodes no agents of each other")
+	return true
+}
+
+// say tells the hub what this node shows, at first and when it changes.
+func (r *Relay) say(ctx context.Context, hub Hub) {
+	var told []api.PeerAgent
+	for attempt := 0; ctx.Err() == nil; {
+		changed := r.cfg.Service.Changes() // before the look, so that nothing is missed
+		list, err := r.ours(ctx)
+		if err == nil && (told == nil || !reflect.DeepEqual(told, list)) {
+			talk, cancel := context.WithTimeout(ctx, sayTimeout)
+			err = hub.Call(talk, http.MethodPut, "/v1/peers", api.PeerRoster{Agents: list}, nil)
+			cancel()
+			if err == nil {
+				told = list
+			}
+		}
+		if r.older(err) {
+			return
+		}
+		pause := pollPause
+		if err != nil {
+			attempt++
+			pause, changed = backoff(r.cfg.RetryMin, r.cfg.RetryMax, attempt), nil
+			r.log.Debug("peers: the hub was not told of this node's agents", "err", err)
+		} else {
+			attempt = 0
+		}
+		sleep(ctx, pause)
+		if err == nil {
+			select {
+			case <-changed:
+			case <-time.After(look): // an agent that died quietly
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// hear asks the hub what the other nodes show.
+func (r *Relay) hear(ctx context.Context, hub Hub) {
+	after := ""
+	for attempt := 0; ctx.Err() == nil; {
+		var f api.PeerFleet
+		talk, cancel := context.WithTimeout(ctx, api.MaxPeerWait+sayTimeout)
+		err := hub.Call(talk, http.MethodGet, "/v1/peers?after="+url.QueryEscape(after), nil, &f)
+		cancel()
+		if err == nil {
+			err = r.learn(ctx, f)
+		}
+		if r.older(err) {
+			return
+		}
+		pause := pollPause
+		if err != nil {
+			attempt++
+			pause = backoff(r.cfg.RetryMin, r.cfg.RetryMax, attempt)
+			r.log.Debug("peers: the agents of other nodes are not known", "err", err)
+		} else {
+			attempt, after = 0, f.Revision
+		}
+		sleep(ctx, pause)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// learn notes what the other nodes show.
+func (r *Relay) learn(ctx context.Context, f api.PeerFleet) error {
+	now := r.nowMS()
+	err := r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte(bucketNodes))
+		if err != nil {
+			return err
+		}
+		if err := forgetNodes(b, now-RosterAge.Milliseconds()); err != nil {
+			return err
+		}
+		for _, n := range f.Nodes {
+			if !api.ValidName(n.Node) || n.Node == r.cfg.Node {
+				continue
+			}
+			if err := b.Put([]byte(n.Node), encode(shown{NodeID: n.NodeID, Agents: n.Agents, AtMS: now})); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	r.mu.Lock()
+	r.there = map[string]bool{}
+	for _, n := range f.Nodes {
+		r.there[n.Node] = true
+	}
+	r.mu.Unlock()
+	if err == nil {
+		r.wake()
+	}
+	return err
+}
+
+// forgetNodes takes out what nobody has said for long.
+func forgetNodes(b *bolt.Bucket, before int64) error {
+	var old [][]byte
+	err := b.ForEach(func(k, data []byte) error {
+		var s shown
+		if err := json.Unmarshal(data, &s); err != nil {
+			return err
+		}
+		if s.AtMS < before {
+			old = append(old, bytes.Clone(k))
+		}
+		return nil
+	})
+	for _, k := range old {
+		err = errors.Join(err, b.Delete(k))
+	}
+	return err
+}
+
+// row is a proxy as it is to be published.
+type row struct {
+	e peers.Endpoint
+	p *proxy
+}
+
+func (r *Relay) rowOf(node, nodeID, id, name, title, dir, status string, started time.Time) row {
+	p := &proxy{r: r, id: words.ProxyID(node, id), node: node, nodeID: nodeID, to: id, name: proxyName(node, name, id)}
+	switch status {
+	case words.Busy, words.Retry:
+	default:
+		status = words.Idle
+	}
+	return row{p: p, e: peers.Endpoint{
+		ID: p.id, Session: p.id, Title: word(title), Name: p.name, Directory: proxyDirectory(node, dir),
+		Status: status, Policy: words.PolicyAccept, StartedAt: started, Receiver: p,
+	}}
+}
+
+// senderOf is the row of whoever sent a message to here.
+func (r *Relay) senderOf(b *brought) row {
+	r.mu.Lock()
+	old, ok := r.rows[b.Proxy]
+	r.mu.Unlock()
+	if ok && !old.e.Hidden && old.p.nodeID == b.NodeID {
+		return old // it is shown anyway, with more than the message says
+	}
+	return r.rowOf(b.Node, b.NodeID, b.Text.From, b.Text.FromName, "", b.Text.Directory, "", time.UnixMilli(b.CameMS))
+}
+
+// shownRows are the agents that other nodes show.
+func (r *Relay) shownRows() (rows map[string]row, err error) {
+	rows = map[string]row{}
+	now := r.nowMS()
+	err = r.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(bucketNodes))
+		if b == nil {
+			return nil
+		}
+		return b.ForEach(func(k, data []byte) error {
+			var s shown
+			if err := json.Unmarshal(data, &s); err != nil {
+				return err
+			}
+			age := time.Duration(now-s.AtMS) * time.Millisecond
+			if age > RosterAge || r.isAbsent(string(k)) && age > AbsentAge {
+				return nil
+			}
+			for _, a := range s.Agents {
+				if !validID(a.ID) {
+					continue
+				}
+				if len(rows) >= MaxProxies {
+					r.once("proxies", "peers: other nodes show more agents than are published here", "published", len(rows))
+					return nil
+				}
+				w := r.rowOf(string(k), s.NodeID, a.ID, a.Name, a.Title, a.Directory, a.Status, time.UnixMilli(max(1, a.StartedAt)))
+				rows[w.e.ID] = w
+			}
+			return nil
+		})
+	})
+	return rows, err
+}
+
+// isAbsent reports whether the hub was heard and does not have a node.
+func (r *Relay) isAbsent(node string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.there != nil && !r.there[node]
+}
+
+// show publishes the rows that there are to be, and takes back the others: agents that
+// other nodes show, senders whose messages have not ended here, and, out of sight, agents
+// whose answers are awaited.
+func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
+	rows, err := r.shownRows()
+	if err != nil {
+		return err
+	}
+	for _, b := range in {
+		if _, ok := rows[b.Proxy]; !ok && b.Status == "" {
+			rows[b.Proxy] = r.senderOf(b)
+		}
+	}
+	for _, c := range out {
+		if _, ok := rows[c.Proxy]; !ok {
+			w := r.rowOf(c.Node, c.NodeID, c.To, strings.TrimPrefix(c.ToName, c.Node+"/"), "", "", "", time.UnixMilli(c.AtMS))
+			w.e.Hidden = true
+			rows[c.Proxy] = w
+		}
+	}
+	var errs []error
+	for _, w := range rows {
+		errs = append(errs, r.publish(ctx, w))
+	}
+	r.mu.Lock()
+	var gone []string
+	for id := range r.rows {
+		if _, ok := rows[id]; !ok {
+			gone = append(gone, id)
+		}
+	}
+	r.mu.Unlock()
+	for _, id := range gone {
+		if err := r.cfg.Service.Withdraw(ctx, id); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.mu.Lock()
+		delete(r.rows, id)
+		r.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// publish publishes a row unless it is as it is.
+func (r *Relay) publish(ctx context.Context, w row) error {
+	r.publishing.Lock()
+	defer r.publishing.Unlock()
+	r.mu.Lock()
+	old, ok := r.rows[w.e.ID]
+	r.mu.Unlock()
+	if ok && same(old, w) {
+		return nil
+	}
+	if err := r.cfg.Service.Publish(ctx, w.e); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.rows[w.e.ID] = w
+	r.mu.Unlock()
+	return nil
+}
+
+func same(a, b row) bool {
+	x, y := a.e, b.e
+	x.Receiver, y.Receiver = nil, nil
+	return x == y && a.p.nodeID == b.p.nodeID
+}
