@@ -17,7 +17,7 @@ var limitPackages = []string{
 	"hub", "hub/access", "hub/clock", "hub/events", "hub/mail", "hub/relay",
 	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
 	"node/opencomms", "node/opencomms/across", "node/opencomms/engine", "node/mcp", "node/opencomms/mcp", "node/opencomms/pins", "node/opencomms/push", "node/opencomms/statefile",
-	"node/peers", "node/peers/access", "node/peers/outbox", "node/peers/registry", "node/peers/spool", "node/ocp/memory",
+	"node/peers", "node/peers/access", "node/peers/outbox", "node/peers/registry", "node/peers/spool", "node/ocp/memory", "node/peers/relay",
 }
 
 // noLimits are exported numbers that bound nothing.

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/registry"
@@ -22,7 +20,7 @@ import (
 func decode(data json.RawMessage, v any) error { return json.Unmarshal(data, v) }
 
 // Receive implements mail.Handler.
-func (r *Relay) Receive(tx *bolt.Tx, m api.Mail) error {
+func (r *Relay) Receive(tx *mail.Tx, m api.Mail) error {
 	malformed := api.Errorf(api.CodeRefused, "mail of kind %s is not as it should be", m.Kind)
 	switch m.Kind {
 	case kindMessage:
@@ -45,7 +43,7 @@ func (r *Relay) Receive(tx *bolt.Tx, m api.Mail) error {
 func (r *Relay) Received(api.Mail) { r.wake() }
 
 // receiveMessage takes a message into the journal.
-func (r *Relay) receiveMessage(tx *bolt.Tx, m api.Mail, body message) error {
+func (r *Relay) receiveMessage(tx *mail.Tx, m api.Mail, body message) error {
 	b := brought{Node: m.From, NodeID: m.FromID, Proxy: words.ProxyID(m.From, body.From), Text: body, CameMS: r.nowMS()}
 	if ok, err := get(tx, bucketBrought, b.key(), new(brought)); ok || err != nil {
 		return err
@@ -67,7 +65,7 @@ func (r *Relay) receiveMessage(tx *bolt.Tx, m api.Mail, body message) error {
 // reports false for one that is not outstanding; acked asks for one that was posted.
 func (r *Relay) finish(ctx context.Context, k []byte, status, why string, acked bool) (bool, error) {
 	done := false
-	err := r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+	err := r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 		done = false
 		b := new(brought)
 		if ok, err := get(tx, bucketBrought, k, b); err != nil || !ok || b.Status != "" || acked && !b.Tried {
@@ -91,7 +89,7 @@ func (r *Relay) finish(ctx context.Context, k []byte, status, why string, acked 
 
 // change edits a message that was brought here and has not ended.
 func (r *Relay) change(ctx context.Context, b *brought, fn func(*brought)) error {
-	return r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+	return r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 		now := new(brought)
 		if ok, err := get(tx, bucketBrought, b.key(), now); err != nil || !ok || now.Status != "" {
 			return err

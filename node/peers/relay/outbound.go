@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	bolt "go.etcd.io/bbolt"
-
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/spool"
@@ -40,7 +38,7 @@ func (p *proxy) Deliver(ctx context.Context, rec spool.Record) error {
 		return &peers.Final{Status: words.Refused}
 	}
 	var known carried
-	err := p.r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+	err := p.r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 		known = carried{}
 		if ok, err := get(tx, bucketCarried, c.key(), &known); ok || err != nil {
 			return err // an earlier process has come this far
@@ -84,7 +82,7 @@ func lane(endpoint string) string { return "peers." + string(key(endpoint)[:32])
 // settle puts what has ended over there into the spool, and so has the sender told.
 func (r *Relay) settle(ctx context.Context) error {
 	var ended []*carried
-	err := r.view(func(tx *bolt.Tx) (err error) {
+	err := r.view(func(tx *mail.Tx) (err error) {
 		ended, err = all(tx, bucketCarried, func(c *carried) bool { return c.Status != "" && !c.Settled })
 		return err
 	})
@@ -107,7 +105,7 @@ func (r *Relay) giveUp(ctx context.Context, out []*carried) error {
 	var err error
 	for _, c := range out {
 		if c.Status == "" && r.nowMS()-c.AtMS > GiveUp.Milliseconds() {
-			err = errors.Join(err, r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+			err = errors.Join(err, r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 				return r.endIn(tx, c.key(), words.Expired, "nothing was heard of it; it may have arrived all the same")
 			}))
 		}
@@ -117,10 +115,10 @@ func (r *Relay) giveUp(ctx context.Context, out []*carried) error {
 
 // edit changes a carried message that is there.
 func (r *Relay) edit(ctx context.Context, k []byte, fn func(*carried)) error {
-	return r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error { return r.editIn(tx, k, fn) })
+	return r.cfg.Box.Update(ctx, func(tx *mail.Tx) error { return r.editIn(tx, k, fn) })
 }
 
-func (r *Relay) editIn(tx *bolt.Tx, k []byte, fn func(*carried)) error {
+func (r *Relay) editIn(tx *mail.Tx, k []byte, fn func(*carried)) error {
 	c := new(carried)
 	if ok, err := get(tx, bucketCarried, k, c); err != nil || !ok {
 		return err
@@ -130,7 +128,7 @@ func (r *Relay) editIn(tx *bolt.Tx, k []byte, fn func(*carried)) error {
 }
 
 // endIn notes what became of a carried message, unless that is known.
-func (r *Relay) endIn(tx *bolt.Tx, k []byte, status, why string) error {
+func (r *Relay) endIn(tx *mail.Tx, k []byte, status, why string) error {
 	return r.editIn(tx, k, func(c *carried) {
 		if c.Status == "" {
 			c.Status, c.Why, c.EndMS = status, why, r.nowMS()
@@ -139,7 +137,7 @@ func (r *Relay) endIn(tx *bolt.Tx, k []byte, status, why string) error {
 }
 
 // receiveFinal takes what another node says of a message. It says it of its own only.
-func (r *Relay) receiveFinal(tx *bolt.Tx, m api.Mail, f final) error {
+func (r *Relay) receiveFinal(tx *mail.Tx, m api.Mail, f final) error {
 	k := key(words.ProxyID(m.From, f.To), f.From, f.ID)
 	c := new(carried)
 	ok, err := get(tx, bucketCarried, k, c)
@@ -150,7 +148,7 @@ func (r *Relay) receiveFinal(tx *bolt.Tx, m api.Mail, f final) error {
 }
 
 // Settled implements mail.Handler: a message that does not arrive any more ends here.
-func (r *Relay) Settled(tx *bolt.Tx, rc api.MailReceipt, m api.Mail) error {
+func (r *Relay) Settled(tx *mail.Tx, rc api.MailReceipt, m api.Mail) error {
 	if rc.State != api.MailReturned || m.Kind != kindMessage {
 		return nil
 	}

@@ -10,8 +10,7 @@ import (
 	"fmt"
 	"slices"
 
-	bolt "go.etcd.io/bbolt"
-
+	"opencode-mesh/node/mail"
 	"opencode-mesh/protocol/api"
 )
 
@@ -79,7 +78,7 @@ func (c *carried) key() []byte { return key(c.Proxy, c.From, c.ID) }
 // key is that of the receiver's: it knows a message by its sender and id.
 func (b *brought) key() []byte { return key(b.Text.To, b.Proxy, b.Text.ID) }
 
-func put(tx *bolt.Tx, bucket string, k []byte, v any) error {
+func put(tx *mail.Tx, bucket string, k []byte, v any) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(bucket))
 	if err != nil {
 		return err
@@ -88,7 +87,7 @@ func put(tx *bolt.Tx, bucket string, k []byte, v any) error {
 }
 
 // get reads a record into v; false if there is none.
-func get(tx *bolt.Tx, bucket string, k []byte, v any) (bool, error) {
+func get(tx *mail.Tx, bucket string, k []byte, v any) (bool, error) {
 	b := tx.Bucket([]byte(bucket))
 	if b == nil {
 		return false, nil
@@ -104,7 +103,7 @@ func get(tx *bolt.Tx, bucket string, k []byte, v any) (bool, error) {
 }
 
 // all reads the records that pick chooses.
-func all[V any](tx *bolt.Tx, bucket string, pick func(*V) bool) (out []*V, err error) {
+func all[V any](tx *mail.Tx, bucket string, pick func(*V) bool) (out []*V, err error) {
 	b := tx.Bucket([]byte(bucket))
 	if b == nil {
 		return nil, nil
@@ -123,7 +122,7 @@ func all[V any](tx *bolt.Tx, bucket string, pick func(*V) bool) (out []*V, err e
 }
 
 // nextSeq numbers what came in.
-func nextSeq(tx *bolt.Tx) (uint64, error) {
+func nextSeq(tx *mail.Tx) (uint64, error) {
 	b, err := tx.CreateBucketIfNotExists([]byte(bucketBrought))
 	if err != nil {
 		return 0, err
@@ -132,13 +131,13 @@ func nextSeq(tx *bolt.Tx) (uint64, error) {
 }
 
 // view runs fn on what is on disk.
-func (r *Relay) view(fn func(tx *bolt.Tx) error) error { return r.cfg.Box.View(fn) }
+func (r *Relay) view(fn func(tx *mail.Tx) error) error { return r.cfg.Box.View(fn) }
 
 // open are the messages of both ways that have not ended, those that came in order, and
 // of those that went also the ones that ended a moment ago.
 func (r *Relay) open() (out []*carried, in []*brought, err error) {
 	now := r.nowMS()
-	err = r.view(func(tx *bolt.Tx) error {
+	err = r.view(func(tx *mail.Tx) error {
 		var a, b error
 		out, a = all(tx, bucketCarried, func(c *carried) bool { return !c.Settled || now-c.EndMS < lingering.Milliseconds() })
 		in, b = all(tx, bucketBrought, func(b *brought) bool { return b.Status == "" })
@@ -149,7 +148,7 @@ func (r *Relay) open() (out []*carried, in []*brought, err error) {
 }
 
 // prune forgets what ended long ago.
-func prune(tx *bolt.Tx, before int64) error {
+func prune(tx *mail.Tx, before int64) error {
 	for _, bucket := range []string{bucketCarried, bucketBrought} {
 		b := tx.Bucket([]byte(bucket))
 		if b == nil {

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/registry"
@@ -195,12 +193,12 @@ func (r *Relay) forget(ctx context.Context) error {
 	}
 	r.forgot = now
 	before := r.nowMS() - keepDone.Milliseconds()
-	return r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error { return prune(tx, before) })
+	return r.cfg.Box.Update(ctx, func(tx *mail.Tx) error { return prune(tx, before) })
 }
 
 // Messages are those that were carried and brought, the newest first, at most limit.
 func (r *Relay) Messages(limit int) (list []api.PeerMessage, more bool, err error) {
-	err = r.view(func(tx *bolt.Tx) error {
+	err = r.view(func(tx *mail.Tx) error {
 		out, a := all(tx, bucketCarried, func(*carried) bool { return true })
 		in, b := all(tx, bucketBrought, func(*brought) bool { return true })
 		list = make([]api.PeerMessage, 0, len(out)+len(in))

@@ -292,13 +292,13 @@ func TestRowsStayWhileTheHubIsAwayAndGoWhenANodeShowsNone(t *testing.T) {
 	w := newWorld(t)
 	alpha, beta := w.machine("alpha", "off"), w.machine("beta", "all")
 	a, b := alpha.peer("ann"), beta.peer("bob")
-	to := a.Named("beta/bob")
+	a.Named("beta/bob")
 	w.mu.Lock()
 	w.down = true
 	w.mu.Unlock()
 	alpha.stop()
 	alpha.start(-1)
-	to = a.Named("beta/bob") // from the journal, under a new process
+	to := a.Named("beta/bob") // from the journal, under a new process
 	id, receipt := a.Send(to, "while it is away")
 	if receipt != peers.Queued {
 		t.Errorf("the receipt is %s", receipt)

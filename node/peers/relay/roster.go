@@ -14,8 +14,7 @@ import (
 	"strings"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
+	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/registry"
 	"opencode-mesh/protocol/api"
@@ -190,12 +189,12 @@ func sleep(ctx context.Context, d time.Duration) {
 // learn notes what the other nodes show.
 func (r *Relay) learn(ctx context.Context, f api.PeerFleet) error {
 	now := r.nowMS()
-	err := r.cfg.Box.Update(ctx, func(tx *bolt.Tx) error {
+	err := r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 		b, err := tx.CreateBucketIfNotExists([]byte(bucketNodes))
 		if err != nil {
 			return err
 		}
-		if err := forgetNodes(b, now-RosterAge.Milliseconds()); err != nil {
+		if err := forgetNodes(tx, now-RosterAge.Milliseconds()); err != nil {
 			return err
 		}
 		for _, n := range f.Nodes {
@@ -221,7 +220,8 @@ func (r *Relay) learn(ctx context.Context, f api.PeerFleet) error {
 }
 
 // forgetNodes takes out what nobody has said for long.
-func forgetNodes(b *bolt.Bucket, before int64) error {
+func forgetNodes(tx *mail.Tx, before int64) error {
+	b := tx.Bucket([]byte(bucketNodes))
 	var old [][]byte
 	err := b.ForEach(func(k, data []byte) error {
 		var s shown
@@ -273,7 +273,7 @@ func (r *Relay) senderOf(b *brought) row {
 func (r *Relay) shownRows() (rows map[string]row, err error) {
 	rows = map[string]row{}
 	now := r.nowMS()
-	err = r.view(func(tx *bolt.Tx) error {
+	err = r.view(func(tx *mail.Tx) error {
 		b := tx.Bucket([]byte(bucketNodes))
 		if b == nil {
 			return nil
