@@ -32,6 +32,7 @@ type Consent struct {
 	// GrantedScope says in words what leaves, and where to.
 	GrantedScope string
 	GrantedAt    time.Time
+	GrantedBy    string // a name, "" where it is not known
 }
 
 // Consents are the consents of a host, at most one for a provider. The zero value is
@@ -147,6 +148,7 @@ type consentJSON struct {
 	DataFlow     DataFlow  `json:"data_flow"`
 	GrantedScope string    `json:"granted_scope"`
 	GrantedAt    time.Time `json:"granted_at,omitzero"`
+	GrantedBy    string    `json:"granted_by,omitempty"`
 }
 
 type consentsJSON struct {
@@ -157,7 +159,7 @@ type consentsJSON struct {
 func (c Consents) MarshalJSON() ([]byte, error) {
 	out := consentsJSON{Records: make(map[string]consentJSON, len(c.records))}
 	for id, r := range c.records {
-		out.Records[id] = consentJSON{r.Provider, r.Name, r.URL, r.DataFlow, r.GrantedScope, r.GrantedAt}
+		out.Records[id] = consentJSON{r.Provider, r.Name, r.URL, r.DataFlow, r.GrantedScope, r.GrantedAt, r.GrantedBy}
 	}
 	return json.Marshal(out)
 }
@@ -174,7 +176,7 @@ func (c *Consents) UnmarshalJSON(data []byte) error {
 		if r.ProviderID != id {
 			return fmt.Errorf("read consents: the record of %q names %q", id, r.ProviderID)
 		}
-		if err := read.Record(Consent{r.ProviderID, r.ProviderName, r.URL, r.DataFlow, r.GrantedScope, r.GrantedAt}); err != nil {
+		if err := read.Record(Consent{r.ProviderID, r.ProviderName, r.URL, r.DataFlow, r.GrantedScope, r.GrantedAt, r.GrantedBy}); err != nil {
 			return fmt.Errorf("read consents: record %q: %w", id, err)
 		}
 	}

@@ -1,0 +1,250 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"opencode-mesh/node/ocp/memory"
+	"opencode-mesh/node/ocp/transport"
+	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/ocp"
+)
+
+// member is one provider. Only who has its turn talks to it, so that nobody's goal goes to
+// a provider that another query finds changed meanwhile.
+type member struct {
+	Provider
+	cfg      Config
+	consents *consents
+	log      *slog.Logger
+
+	waiting atomic.Int32 // for the turn
+
+	turn    chan struct{} // holds a value while nobody has the turn, which guards the following
+	conn    transport.Conn
+	used    time.Time // when conn last did something
+	fails   int       // in a row
+	why     error     // the last of them
+	retryAt time.Time
+
+	mu   sync.Mutex // guards the following
+	met  *ocp.HandshakeAck
+	told *ocp.Subject            // as Providers last told of it
+	stop context.CancelCauseFunc // breaks off what has the turn; nil: nothing has
+}
+
+var (
+	// errOther: the provider has no frames of the kinds that are asked for.
+	errOther   = errors.New("it has none of these kinds")
+	errRevoked = errors.New("the consent was revoked")
+)
+
+func newMember(p Provider, cfg Config, store *consents) *member {
+	m := &member{Provider: p, cfg: cfg, consents: store, log: cfg.Log.With("provider", p.Name), turn: make(chan struct{}, 1)}
+	m.turn <- struct{}{}
+	return m
+}
+
+// take waits for the turn. What is done with it ends with ctx, which ends with a Revoke
+// too.
+func (m *member) take(ctx context.Context) (_ context.Context, done func(), err error) {
+	if m.waiting.Add(1) > maxWaiting {
+		m.waiting.Add(-1)
+		return nil, nil, fmt.Errorf("provider %s is busy: %d queries wait for it", m.Name, maxWaiting)
+	}
+	defer m.waiting.Add(-1)
+	select {
+	case <-m.turn:
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("provider %s is busy with other queries: %w", m.Name, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	m.mu.Lock()
+	m.stop = cancel
+	m.mu.Unlock()
+	return ctx, func() {
+		m.mu.Lock()
+		m.stop = nil
+		m.mu.Unlock()
+		cancel(nil)
+		m.turn <- struct{}{}
+	}, nil
+}
+
+// interrupt breaks off what has the turn and waits for its end. Whoever comes next finds
+// the consents as they are now.
+func (m *member) interrupt(ctx context.Context) error {
+	m.mu.Lock()
+	if m.stop != nil {
+		m.stop(errRevoked)
+	}
+	m.mu.Unlock()
+	select {
+	case <-m.turn:
+		m.turn <- struct{}{}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the consent to %s is revoked, but a query was still being broken off: %w", m.Name, context.Cause(ctx))
+	}
+}
+
+// query asks the provider: kinds, consent, then the query. errOther and
+// *ocp.ConsentRequiredError mean that nothing of it was sent.
+func (m *member) query(ctx context.Context, q ocp.Query, scope memory.Scope) (ocp.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	if m.Source != nil {
+		if !matches(m.kinds(), q) {
+			return ocp.Result{}, errOther
+		}
+		return m.Source.Query(ctx, q, scope)
+	}
+	ctx, done, err := m.take(ctx)
+	if err != nil {
+		return ocp.Result{}, err
+	}
+	defer done()
+	for again := false; ; again = true {
+		kept := m.conn != nil
+		result, err := m.ask(ctx, q)
+		// A program that ended since it was last asked does not cost this query.
+		var crashed *transport.ProviderCrashedError
+		if again || m.remote() || !kept || !errors.As(err, &crashed) {
+			return result, err
+		}
+	}
+}
+
+// ask is one attempt. Called with the turn.
+func (m *member) ask(ctx context.Context, q ocp.Query) (ocp.Result, error) {
+	if err := m.approachable(q); err != nil {
+		return ocp.Result{}, err
+	}
+	ack, err := m.meet(ctx)
+	if err != nil {
+		return ocp.Result{}, err
+	}
+	if !matches(ack.Capabilities.Query.Kinds, q) {
+		return ocp.Result{}, errOther
+	}
+	if err := m.consents.permits(m.subjectOf(ack)); err != nil {
+		return ocp.Result{}, err
+	}
+	result, err := transport.Ask(ctx, m.conn, m.Name, q)
+	m.after(ctx, err)
+	return result, err
+}
+
+// approachable keeps even a handshake from an address that nobody consented to.
+func (m *member) approachable(q ocp.Query) error {
+	if !m.remote() {
+		return nil
+	}
+	c, ok := m.consents.get(m.Name)
+	if ok && c.URL == m.bound() {
+		return nil
+	}
+	if met := m.lastMet(); met != nil {
+		if !matches(met.Capabilities.Query.Kinds, q) {
+			return errOther
+		}
+		return m.consents.permits(m.subjectOf(met))
+	}
+	s := ocp.Subject{Provider: m.Name, Name: c.Name, URL: m.bound(), DataFlow: c.DataFlow}
+	s.DataFlow.Egress = true
+	return m.consents.permits(s)
+}
+
+// after keeps the connection, or ends it where the next answer could be of another query.
+// Called with the turn.
+func (m *member) after(ctx context.Context, err error) {
+	var refused *transport.ProviderError
+	switch {
+	case err == nil, errors.As(err, &refused) && refused.Code != ocp.CodeShuttingDown:
+		m.fails, m.used = 0, m.cfg.Now()
+	case m.remote(): // each exchange has a request of its own
+	case errors.As(err, &refused):
+		m.disconnect()
+	default:
+		m.failed(ctx, err)
+	}
+}
+
+// failed ends a program that is out of step, and has the next start wait if it did that
+// before. That a caller went away is no fault of it.
+func (m *member) failed(ctx context.Context, err error) {
+	m.disconnect()
+	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return
+	}
+	m.fails, m.why = m.fails+1, err
+	if m.fails > 1 {
+		wait := m.cfg.BackoffMax
+		if shift := m.fails - 2; shift < 30 {
+			wait = min(wait, m.cfg.BackoffMin<<shift)
+		}
+		m.retryAt = m.cfg.Now().Add(wait)
+	}
+	m.log.Warn("a context provider failed and is started anew", "failures", m.fails, "err", err)
+}
+
+// disconnect ends the connection. Called with the turn.
+func (m *member) disconnect() {
+	if m.conn != nil {
+		_ = m.conn.Close() // it never fails
+		m.conn = nil
+	}
+}
+
+// retire ends a program that was not asked for long.
+func (m *member) retire() {
+	select {
+	case <-m.turn:
+	default:
+		return
+	}
+	if !m.remote() && m.conn != nil && m.cfg.Now().Sub(m.used) >= m.cfg.Idle {
+		m.log.Debug("a context provider is ended: nobody asks it")
+		m.disconnect()
+	}
+	m.turn <- struct{}{}
+}
+
+// close says goodbye. Nothing else is under way.
+func (m *member) close() {
+	<-m.turn
+	m.disconnect()
+	m.turn <- struct{}{}
+}
+
+// leg asks the provider and audits what it answers; nil if it has none of the kinds.
+func (m *member) leg(ctx context.Context, q ocp.Query, scope memory.Scope) *api.ContextAnswerLeg {
+	started := time.Now()
+	result, err := m.query(ctx, q, scope)
+	out := &api.ContextAnswerLeg{
+		ContextLeg: api.ContextLeg{Provider: m.Name, Outcome: api.ContextFrames},
+		Result:     ocp.Result{Frames: []ocp.Frame{}},
+	}
+	out.TookMS = time.Since(started).Milliseconds()
+	var need *ocp.ConsentRequiredError
+	switch {
+	case errors.Is(err, errOther):
+		return nil
+	case errors.As(err, &need):
+		out.Outcome, out.Error = api.ContextAsks, need.Error()
+	case err != nil:
+		if errors.Is(context.Cause(ctx), errClosed) {
+			err = errClosed
+		}
+		out.Outcome, out.Error = api.ContextFailed, clip(err.Error(), maxText)
+		m.log.Warn("a context provider was asked in vain", "err", err)
+	default:
+		m.audit(out, result, q)
+	}
+	return out
+}
