@@ -15,7 +15,7 @@ import (
 var limitPackages = []string{
 	"protocol/api", "protocol/mesh", "protocol/opencomms", "protocol/peers", "auth", "tunnel", "store", "store/boltdb",
 	"hub", "hub/access", "hub/clock", "hub/events", "hub/mail", "hub/relay",
-	"node", "node/link", "node/tasks", "node/mail", "node/agent/command",
+	"node", "node/link", "node/tasks", "node/mail", "node/agent/command", "node/ocp/provider",
 	"node/opencomms", "node/opencomms/across", "node/opencomms/engine", "node/mcp", "node/opencomms/mcp", "node/opencomms/pins", "node/opencomms/push", "node/opencomms/statefile",
 	"node/peers", "node/peers/access", "node/peers/outbox", "node/peers/registry", "node/peers/spool", "node/ocp/memory", "node/peers/relay",
 }
