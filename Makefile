@@ -85,7 +85,7 @@ soak: tools ## the fault suites for a long time (SOAK=1h)
 	MESH_TEST_SOAK=$(or $(SOAK),1h) $(GO) test -tags faults -timeout 0 -count=1 -v -run Soak ./test/faults/...
 
 bench: ## benchmarks that print ratios within one run
-	$(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./test/bench/... ./tunnel/ ./store/boltdb/ ./protocol/opencomms/
+	$(GO) test -run '^$$' -bench . -benchtime 2s -timeout 30m ./test/bench/... ./tunnel/ ./store/boltdb/ ./protocol/opencomms/ ./node/ocp/memory/
 
 demo: build ## a hub and two nodes on loopback with the built-in agent (DEMO_EXIT=1 stops at the end)
 	@deploy/demo.sh

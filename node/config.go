@@ -60,6 +60,9 @@ type Config struct {
 	// NoChannels keeps the node's OpenComms channels from the operators of its hub.
 	// Without it they see those of the workspaces, and those that are linked.
 	NoChannels bool
+	// NoMemory keeps the node from remembering results, digests, threads and files for
+	// queries of context; what it has remembered stays on the disk as it is.
+	NoMemory bool
 	// OpencommsPush delivers to the push members of OpenComms channels in the workspaces
 	// whose sessions the agent hosts; the agent must be an agent.Prompter.
 	OpencommsPush bool

@@ -14,6 +14,7 @@ import (
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/ocp/memory"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/board"
 	"opencode-mesh/node/peers/relay"
@@ -29,7 +30,8 @@ type desk struct {
 	box      *mail.Box
 	board    *board.Board
 	across   *across.Across
-	relay    *relay.Relay // nil: the node takes no part in peers
+	relay    *relay.Relay   // nil: the node takes no part in peers
+	syncer   *memory.Syncer // nil without a memory
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -38,8 +40,9 @@ type desk struct {
 	mu       sync.Mutex // guards the following fields
 	closed   bool
 	current  *tasks.Runner
-	parked   bool // another process has the node's name
-	archived bool // current's journal was archived and has no successor yet
+	identity string // the node's at the hub, "" before the first welcome
+	parked   bool   // another process has the node's name
+	archived bool   // current's journal was archived and has no successor yet
 	former   []*tasks.Runner
 }
 
@@ -181,7 +184,12 @@ func (d *desk) retire(r *tasks.Runner) {
 }
 
 // Welcomed implements link.Host.
-func (d *desk) Welcomed(api.Welcome) { d.runner().Start() }
+func (d *desk) Welcomed(w api.Welcome) {
+	d.mu.Lock()
+	d.identity = w.IdentityID
+	d.mu.Unlock()
+	d.runner().Start()
+}
 
 // Handler implements link.Host.
 func (d *desk) Handler() http.Handler {
@@ -206,7 +214,7 @@ func (d *desk) Handler() http.Handler {
 func (d *desk) Attach(hub *link.Client) {
 	d.connect(hub)
 	d.mu.Lock()
-	parked := d.parked
+	parked, identity := d.parked, d.identity
 	d.mu.Unlock()
 	if parked {
 		return
@@ -215,12 +223,18 @@ func (d *desk) Attach(hub *link.Client) {
 	if d.relay != nil {
 		d.relay.Attach(hub)
 	}
+	if d.syncer != nil {
+		d.syncer.Attach(hub, identity)
+	}
 }
 
 // Detach implements link.Host.
 func (d *desk) Detach() {
 	if d.relay != nil {
 		d.relay.Detach()
+	}
+	if d.syncer != nil {
+		d.syncer.Detach()
 	}
 	d.box.Detach()
 	d.connect(nil)

@@ -9,6 +9,7 @@ import (
 
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/ocp/memory"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/push"
 	"opencode-mesh/node/peers"
@@ -39,6 +40,11 @@ type Node struct {
 	peersUp atomic.Bool
 	// endPeers ends it, and what publishes with it, before the box is closed.
 	endPeers func()
+	// memory is nil without one; syncer fills it.
+	memory *memory.Index
+	syncer *memory.Syncer
+	// endMemory ends the syncer, before the memory is closed.
+	endMemory func()
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
 	agentUp  bool // it was started
@@ -60,7 +66,7 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, peers: p, endOpencomms: func() {}, endPeers: func() {}}
+	n := &Node{cfg: cfg, started: time.Now().UTC(), desk: d, peers: p, endOpencomms: func() {}, endPeers: func() {}, endMemory: func() {}}
 	n.across = across.New(across.Config{Box: d.box, Node: cfg.Profile.Name, Log: cfg.Log})
 	d.across = n.across
 	n.relay = newRelay(p, d.box, cfg)
@@ -69,6 +75,8 @@ func New(cfg Config) (*Node, error) {
 	if p != nil {
 		n.access = access.New(access.Config{Service: p, Log: cfg.Log})
 	}
+	n.memory, n.syncer = newMemory(cfg)
+	d.syncer = n.syncer
 	d.status = n.Status
 	d.board = n.newBoard()
 	n.link, err = link.New(link.Config{
@@ -79,6 +87,7 @@ func New(cfg Config) (*Node, error) {
 		n.admin, err = newAdmin(n)
 	}
 	if err != nil {
+		n.closeMemory()
 		return nil, errors.Join(err, d.close(context.Background()))
 	}
 	return n, nil
@@ -100,6 +109,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.agentUp = true
 	n.startPeers(ctx)
 	n.startOpencomms(ctx)
+	n.startMemory(ctx)
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -148,6 +158,7 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
 	defer cancelTurns()
 	n.endPeers()
+	n.closeMemory()
 	n.endOpencomms()
 	err := n.desk.close(turns)
 	if closeLink != nil {
@@ -166,6 +177,9 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 // Mail is the node's post box. Applications register with Box.Handle between New and
 // Run.
 func (n *Node) Mail() *mail.Box { return n.desk.box }
+
+// Memory is what the node remembers for queries of context; nil without a memory.
+func (n *Node) Memory() *memory.Index { return n.memory }
 
 // Across are the links of channels of OpenComms with other nodes.
 func (n *Node) Across() *across.Across { return n.across }

@@ -55,6 +55,7 @@ The first --workspace is the default one; without any, the current directory is 
 	f.StringArray("permission", nil, "rule that comes before --permissions, as TYPE[:GLOB]=ask, allow or deny (repeatable; the first that matches counts)")
 	f.Bool("inbound-cleanup", false, "delete the sessions that controllers made here when the node is stopped, and keep a line of each in cleanup.jsonl")
 	f.Bool("opencomms-push", false, "put OpenComms mail into the sessions of the node's opencode that are push members of channels in the workspaces, unless a plugin of opencode does")
+	f.Bool("no-memory", false, "remember no results, digests, threads and files for queries of context")
 	f.Bool("no-channels", false, "do not show OpenComms channels to the hub's operators (default: those of the workspaces and those that are linked)")
 	peersFlags(f)
 	f.String("stdin", string(command.StdinEnvelope), "what CMD reads: envelope, or body: the text alone")
@@ -169,6 +170,7 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 	cfg.StopTimeout, _ = f.GetDuration("stop-timeout")
 	cfg.Cleanup, _ = f.GetBool("inbound-cleanup")
 	cfg.OpencommsPush, _ = f.GetBool("opencomms-push")
+	cfg.NoMemory, _ = f.GetBool("no-memory")
 	cfg.NoChannels, _ = f.GetBool("no-channels")
 	switch {
 	case cfg.Policy != api.PolicyAccept && cfg.Policy != api.PolicyHold && cfg.Policy != api.PolicyRefuse:

@@ -86,6 +86,29 @@ func (f *files) open(path string) (file *os.File, info fs.FileInfo, problem stri
 	return file, info, ""
 }
 
+// ReadArtifact reads a file that a result names, of at most limit bytes, with the same care:
+// nothing outside of the workspace, and regular files only.
+func ReadArtifact(ws agent.Workspace, path string, limit int64) ([]byte, error) {
+	f, err := openFiles(ws)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	file, info, problem := f.open(path)
+	if problem != "" {
+		return nil, fmt.Errorf("the file is %s", problem)
+	}
+	defer func() { _ = file.Close() }()
+	if info.Size() > limit {
+		return nil, fmt.Errorf("the file has more than %d bytes", limit)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("the file has more than %d bytes", limit)
+	}
+	return data, err
+}
+
 // local makes a path relative to the workspace.
 func (f *files) local(path string) (name, problem string) {
 	switch {

@@ -30,8 +30,8 @@ const (
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("memory: closed")
 
-// Path is the directory of the index in a node's data directory.
-func Path(dataDir string) string { return filepath.Join(dataDir, "memory") }
+// Path is the directory of the index of what a hub told, in a node's data directory.
+func Path(dataDir, hubID string) string { return filepath.Join(dataDir, "memory-"+hubID) }
 
 // Config says where an index is and how much it holds.
 type Config struct {

@@ -29,7 +29,7 @@ const (
 	// maxFetched is how many items are read to make frames of.
 	maxFetched = 256
 	// minFetched is how many are read at least, so that equals can be told apart.
-	minFetched = 64
+	minFetched = 32
 )
 
 // How much what counts; an item that has all words in the best way scores 1.

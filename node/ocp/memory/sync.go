@@ -1,0 +1,281 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"opencode-mesh/node/agent"
+	"opencode-mesh/protocol/api"
+)
+
+const (
+	// DefaultPoll is how often hub and channels are looked at, beside after each hello.
+	DefaultPoll = time.Minute
+	// sweepEvery is how often everything is told anew, and what does not come any more is
+	// forgotten.
+	sweepEvery = 24 * time.Hour
+	// callTimeout bounds one page of the feed.
+	callTimeout = time.Minute
+	// maxPages bounds one round: a hub whose feed has no end keeps nobody busy for ever.
+	maxPages = 20_000
+
+	cursorNote = "feed"
+	sweptNote  = "swept"
+)
+
+// The ids of items say where they come from.
+const (
+	fromResult = "result/"
+	fromDigest = "digest/"
+	fromFile   = "file/"
+	fromThread = "thread/"
+)
+
+// Hub calls the hub through the tunnel; link.Client is one.
+type Hub interface {
+	Call(ctx context.Context, method, path string, in, out any) error
+}
+
+// SyncConfig says what a Syncer keeps filled, and from where. Index is required.
+type SyncConfig struct {
+	Index *Index
+	// Workspaces are those whose channels are remembered, and from which files that results
+	// name are read.
+	Workspaces []agent.Workspace
+	// Poll is how often it is looked; 0: DefaultPoll.
+	Poll time.Duration
+	Log  *slog.Logger // nil: discarded
+}
+
+// Syncer keeps an index filled. Its methods are safe for concurrent use.
+type Syncer struct {
+	cfg  SyncConfig
+	wake chan struct{}
+
+	mu       sync.Mutex // guards the following fields
+	hub      Hub        // nil: not connected
+	self     string     // the node's identity id there
+	problem  string     // of the last round
+	threaded map[string]fileMark
+}
+
+// NewSyncer makes a Syncer.
+func NewSyncer(cfg SyncConfig) *Syncer {
+	if cfg.Poll == 0 {
+		cfg.Poll = DefaultPoll
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Syncer{cfg: cfg, wake: make(chan struct{}, 1), threaded: map[string]fileMark{}}
+}
+
+// Attach gives it the hub after a hello, and the node's identity id there.
+func (s *Syncer) Attach(hub Hub, self string) {
+	s.mu.Lock()
+	s.hub, s.self = hub, self
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Detach takes the hub away.
+func (s *Syncer) Detach() {
+	s.mu.Lock()
+	s.hub = nil
+	s.mu.Unlock()
+}
+
+// Problem says why the last round came to nothing, "" when it did not.
+func (s *Syncer) Problem() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
+}
+
+// Run follows hub and channels until ctx ends. What cannot be had, or put, is tried again
+// with the next round; nothing depends on it.
+func (s *Syncer) Run(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.Poll)
+	defer tick.Stop()
+	for {
+		s.round(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-s.wake:
+		}
+	}
+}
+
+// round looks at everything once.
+func (s *Syncer) round(ctx context.Context) {
+	s.mu.Lock()
+	hub, before := s.hub, s.problem
+	s.mu.Unlock()
+	err := s.channels(ctx)
+	if hub != nil {
+		err = errors.Join(err, s.follow(ctx, hub))
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	s.mu.Lock()
+	s.problem = problem
+	s.mu.Unlock()
+	switch {
+	case problem != "" && problem != before:
+		s.cfg.Log.Warn("the memory is not up to date; it is tried again", "err", err)
+	case problem == "" && before != "":
+		s.cfg.Log.Info("the memory is up to date again")
+	}
+}
+
+// follow reads the feed from where it was left to its end, now and then from its
+// beginning: then what the hub did not tell any more is forgotten.
+func (s *Syncer) follow(ctx context.Context, hub Hub) error {
+	x := s.cfg.Index
+	cursor, err := x.noted(ctx, cursorNote)
+	if err != nil {
+		return err
+	}
+	swept, err := x.noted(ctx, sweptNote)
+	if err != nil {
+		return err
+	}
+	last, _ := time.Parse(time.RFC3339, string(swept)) // zero when it is none: sweep
+	if age := time.Since(last); len(cursor) > 0 && age >= 0 && age < sweepEvery {
+		next, err := s.read(ctx, hub, string(cursor), nil)
+		if refused := new(api.Error); errors.As(err, &refused) && refused.Code == api.CodeBadRequest && next == string(cursor) {
+			s.cfg.Log.Warn("the hub does not know the place in its feed; the memory is read anew", "err", err)
+			return s.sweep(ctx, hub)
+		}
+		return err
+	}
+	return s.sweep(ctx, hub)
+}
+
+// sweep reads the feed from its beginning and forgets what it did not tell.
+func (s *Syncer) sweep(ctx context.Context, hub Hub) error {
+	told := map[string]bool{}
+	began := time.Now().UTC()
+	cursor, err := s.read(ctx, hub, "", told)
+	if err != nil {
+		return err
+	}
+	var gone []string
+	for _, source := range []string{fromResult, fromDigest, fromFile} {
+		have, err := s.cfg.Index.ids(ctx, source)
+		if err != nil {
+			return err
+		}
+		for _, id := range have {
+			if !told[id] {
+				gone = append(gone, id)
+			}
+		}
+	}
+	if err := s.cfg.Index.Delete(ctx, gone...); err != nil {
+		return err
+	}
+	if err := s.cfg.Index.put(ctx, nil, &note{cursorNote, []byte(cursor)}); err != nil {
+		return err
+	}
+	return s.cfg.Index.put(ctx, nil, &note{sweptNote, []byte(began.Format(time.RFC3339))})
+}
+
+// read follows the feed to its end and returns where that is. With told it notes the ids
+// that it put there; without, how far it came is noted with the items.
+func (s *Syncer) read(ctx context.Context, hub Hub, cursor string, told map[string]bool) (string, error) {
+	for range maxPages {
+		var page api.MemoryPage
+		path := "/v1/memory?limit=" + strconv.Itoa(api.MaxMemoryPage/2)
+		if cursor != "" {
+			path += "&after=" + url.QueryEscape(cursor)
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := hub.Call(call, http.MethodGet, path, nil, &page)
+		cancel()
+		if err != nil {
+			return cursor, err
+		}
+		items, gone := s.made(page.Items)
+		if told != nil {
+			for _, it := range items {
+				told[it.ID] = true
+			}
+		}
+		if err := s.cfg.Index.Delete(ctx, gone...); err != nil {
+			return cursor, err
+		}
+		var n *note
+		if told == nil && page.Next != cursor {
+			n = &note{cursorNote, []byte(page.Next)}
+		}
+		if err := s.cfg.Index.put(ctx, items, n); err != nil {
+			return cursor, err
+		}
+		if cursor = page.Next; !page.More {
+			break
+		}
+	}
+	return cursor, ctx.Err()
+}
+
+// made makes items of what the hub told; gone are the ids of what is to be forgotten. A
+// later item of the same id replaces an earlier one.
+func (s *Syncer) made(list []api.MemoryItem) (items []Item, gone []string) {
+	for _, m := range list {
+		switch {
+		case m.Result != nil:
+			items = append(items, resultItem(m.Result))
+			items = append(items, s.fileItems(m.Result)...)
+		case m.Digest != nil && m.Digest.Gone:
+			gone = append(gone, digestID(m.Digest))
+		case m.Digest != nil:
+			items = append(items, digestItem(m.Digest))
+		}
+	}
+	return items, gone
+}
+
+// between names a task's parties for people.
+func between(controller, target api.Party) string {
+	return nameOf(controller) + " → " + nameOf(target)
+}
+
+func nameOf(p api.Party) string {
+	if p.Name == "" {
+		return "someone"
+	}
+	return p.Name
+}
+
+// firstWords is the beginning of the first line of a text that says something.
+func firstWords(text string, n int) string {
+	for l := range strings.Lines(text) {
+		l = strings.Trim(line(l), "# *-")
+		if l == "" {
+			continue
+		}
+		if cut := cutText(l, n); cut != l {
+			return strings.TrimSpace(cut) + "…"
+		}
+		return l
+	}
+	return ""
+}
