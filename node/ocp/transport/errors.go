@@ -31,14 +31,14 @@ func (e *WireError) Error() string { return fmt.Sprintf("wire: provider %s: %v",
 // Unwrap returns the cause, a *ocp.DecodeError as a rule.
 func (e *WireError) Unwrap() error { return e.Err }
 
-// TransportError is a connection that does not do what it should: a line without an
+// ExchangeError is a connection that does not do what it should: a line without an
 // end, an HTTP status that is no success.
-type TransportError struct {
+type ExchangeError struct {
 	ID      string
 	Message string
 }
 
-func (e *TransportError) Error() string {
+func (e *ExchangeError) Error() string {
 	return fmt.Sprintf("transport: provider %s: %s", e.ID, e.Message)
 }
 

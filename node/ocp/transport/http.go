@@ -132,7 +132,7 @@ func (h *HTTP) post(ctx context.Context, body []byte) ([]byte, error) {
 		if errors.As(err, &u) {
 			err = u.Err // the address may hold a secret in its query
 		}
-		return nil, &TransportError{ID: h.addr.ID, Message: err.Error()}
+		return nil, &ExchangeError{ID: h.addr.ID, Message: err.Error()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusUnauthorized {
@@ -144,14 +144,14 @@ func (h *HTTP) post(ctx context.Context, body []byte) ([]byte, error) {
 		if resp.StatusCode >= 300 && resp.StatusCode <= 399 {
 			message = fmt.Sprintf("HTTP %d: redirects are not followed; configure the address itself", resp.StatusCode)
 		}
-		return nil, &TransportError{ID: h.addr.ID, Message: message}
+		return nil, &ExchangeError{ID: h.addr.ID, Message: message}
 	}
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, ocp.MaxMessage+1))
 	switch {
 	case err != nil:
-		return nil, &TransportError{ID: h.addr.ID, Message: "the answer broke off: " + err.Error()}
+		return nil, &ExchangeError{ID: h.addr.ID, Message: "the answer broke off: " + err.Error()}
 	case len(answer) > ocp.MaxMessage:
-		return nil, &TransportError{ID: h.addr.ID, Message: fmt.Sprintf("its answer has more than %d bytes", ocp.MaxMessage)}
+		return nil, &ExchangeError{ID: h.addr.ID, Message: fmt.Sprintf("its answer has more than %d bytes", ocp.MaxMessage)}
 	}
 	return answer, nil
 }

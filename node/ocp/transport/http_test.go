@@ -65,15 +65,15 @@ func TestEachWayToBreakAnHTTPExchangeHasItsError(t *testing.T) {
 		handler http.Handler
 		want    any
 	}{
-		"a redirect":       {ocptest.Handler(ocptest.Redirects), new(*transport.TransportError)},
-		"a status":         {ocptest.Handler(ocptest.BreaksHTTP), new(*transport.TransportError)},
+		"a redirect":       {ocptest.Handler(ocptest.Redirects), new(*transport.ExchangeError)},
+		"a status":         {ocptest.Handler(ocptest.BreaksHTTP), new(*transport.ExchangeError)},
 		"no token":         {answer(http.StatusUnauthorized, ""), new(*transport.UnauthorizedError)},
 		"an empty body":    {answer(http.StatusOK, ""), new(*transport.WireError)},
 		"a page":           {answer(http.StatusOK, "<html>"), new(*transport.WireError)},
 		"a stream":         {answer(http.StatusOK, "data: "+ack), new(*transport.WireError)},
 		"two messages":     {answer(http.StatusOK, ack+ack), new(*transport.WireError)},
-		"17 MiB":           {answer(http.StatusOK, strings.Repeat(" ", 17<<20)), new(*transport.TransportError)},
-		"a broken stream":  {http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), new(*transport.TransportError)},
+		"17 MiB":           {answer(http.StatusOK, strings.Repeat(" ", 17<<20)), new(*transport.ExchangeError)},
+		"a broken stream":  {http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), new(*transport.ExchangeError)},
 		"another envelope": {answer(http.StatusOK, `{"type":"error","message":"no"}`), new(*transport.UnexpectedEnvelopeError)},
 		"a version":        {ocptest.Handler(ocptest.BadVersion), new(*transport.VersionMismatchError)},
 	} {

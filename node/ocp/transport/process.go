@@ -168,7 +168,7 @@ func (p *Process) readLine(r *bufio.Reader) ([]byte, error) {
 		line = append(line, part...)
 		switch {
 		case len(line) > ocp.MaxMessage+1 || err != nil && len(line) > ocp.MaxMessage:
-			return nil, &TransportError{ID: p.id, Message: fmt.Sprintf("it wrote a line of more than %d bytes", ocp.MaxMessage)}
+			return nil, &ExchangeError{ID: p.id, Message: fmt.Sprintf("it wrote a line of more than %d bytes", ocp.MaxMessage)}
 		case err == nil:
 			return line, nil
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -289,7 +289,7 @@ func (p *Process) send(ctx context.Context, line []byte) error {
 	case <-ctx.Done():
 		// It does not read. Nothing more can be said to it, and the writer ends with it.
 		p.end()
-		<-written
+		<-written //nolint:errcheck // it was told to end
 		return p.overdue(ctx, started)
 	}
 }

@@ -114,7 +114,7 @@ func TestACanceledExchangeBreaksTheConnectionToo(t *testing.T) {
 func TestEachWayToBreakAnExchangeHasItsError(t *testing.T) {
 	for b, want := range map[ocptest.Behaviour]any{
 		ocptest.CrashOnQuery: new(*transport.ProviderCrashedError),
-		ocptest.Floods:       new(*transport.TransportError),
+		ocptest.Floods:       new(*transport.ExchangeError),
 		ocptest.NullArrays:   new(*transport.WireError),
 		ocptest.OnlyErrors:   new(*transport.ProviderError),
 	} {
