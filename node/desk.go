@@ -17,6 +17,7 @@ import (
 	"opencode-mesh/node/ocp/memory"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/board"
+	peerboard "opencode-mesh/node/peers/board"
 	"opencode-mesh/node/peers/relay"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
@@ -29,6 +30,7 @@ type desk struct {
 	instance string
 	box      *mail.Box
 	board    *board.Board
+	peers    *peerboard.Board
 	across   *across.Across
 	relay    *relay.Relay   // nil: the node takes no part in peers
 	syncer   *memory.Syncer // nil without a memory
@@ -203,6 +205,7 @@ func (d *desk) Handler() http.Handler {
 	d.runner().Routes(mux)
 	d.box.Routes(mux)
 	d.board.Routes(mux)
+	d.peers.Routes(mux)
 	mux.Get("/v1/status", func(w http.ResponseWriter, r *http.Request) {
 		tasks.WriteJSON(w, http.StatusOK, d.status(r.Context()))
 	})

@@ -71,6 +71,7 @@ func New(cfg Config) (*Node, error) {
 	d.across = n.across
 	n.relay = newRelay(p, d.box, cfg)
 	d.relay = n.relay
+	d.peers = newPeerBoard(p, n.relay, cfg)
 	n.push = push.New(push.Config{Enabled: cfg.OpencommsPush, Agent: cfg.Agent, Box: d.box, Projects: n.projects, Log: cfg.Log})
 	if p != nil {
 		n.access = access.New(access.Config{Service: p, Log: cfg.Log})

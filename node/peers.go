@@ -7,6 +7,7 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/adopt"
+	"opencode-mesh/node/peers/board"
 	"opencode-mesh/node/peers/relay"
 )
 
@@ -26,6 +27,15 @@ func newRelay(p *peers.Service, box *mail.Box, cfg Config) *relay.Relay {
 	}
 	of := p.Config()
 	return relay.New(relay.Config{Box: box, Service: p, Node: of.Node, Shows: of.Shows, Options: of.Options, Log: cfg.Log})
+}
+
+// newPeerBoard makes what shows the node's peers to the operators of its hub.
+func newPeerBoard(p *peers.Service, r *relay.Relay, cfg Config) *board.Board {
+	of := board.Config{Log: cfg.Log}
+	if p != nil {
+		of.Service, of.Relay = p, r
+	}
+	return board.New(of)
 }
 
 // Relay carries messages of peers between machines; nil when the node takes no part.

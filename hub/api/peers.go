@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"opencode-mesh/hub/registry"
 	"opencode-mesh/hub/roster"
 	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
@@ -73,6 +74,46 @@ func replyFleet(w http.ResponseWriter, f roster.Fleet) {
 	_, _ = f.WriteTo(w) // a client that has gone asks again
 }
 
+// nodePeers shows an operator the board of a node. It is its owner's and no controller's,
+// as its channels are.
+func (s *Server) nodePeers(w http.ResponseWriter, r *http.Request) {
+	var out api.PeerBoard
+	older := api.Errorf(api.CodeNotSupported, "the version of the node does not show its peers")
+	err := s.ask(r, older, func(ctx context.Context, c *registry.Conn) (err error) {
+		out, err = c.Client.Peers(ctx)
+		return err
+	})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	reply(w, http.StatusOK, tidyBoard(out))
+}
+
+// tidyBoard keeps a node's board within its bounds, fit to be shown.
+func tidyBoard(b api.PeerBoard) api.PeerBoard {
+	b.More = b.More || len(b.Agents) > api.MaxPeerSeen || len(b.Messages) > api.MaxPeerMessages
+	b.Agents = append([]api.PeerSeen{}, b.Agents[:min(len(b.Agents), api.MaxPeerSeen)]...)
+	for i := range b.Agents {
+		a := &b.Agents[i]
+		a.PeerAgent = tidyPeer(a.PeerAgent)
+		a.ID = shown.Line(a.ID, api.MaxPeerText)
+		a.Node, a.Offline = shown.Line(a.Node, api.MaxName), shown.Line(a.Offline, api.MaxPeerText)
+	}
+	b.Messages = append([]api.PeerMessage{}, b.Messages[:min(len(b.Messages), api.MaxPeerMessages)]...)
+	for i := range b.Messages {
+		m := &b.Messages[i]
+		m.ID, m.Way, m.Node = shown.Line(m.ID, api.MaxPeerText), shown.Line(m.Way, maxLabel), shown.Line(m.Node, api.MaxName)
+		m.From, m.FromName = shown.Line(m.From, api.MaxPeerText), shown.Line(m.FromName, api.MaxPeerText)
+		m.To, m.ToName = shown.Line(m.To, api.MaxPeerText), shown.Line(m.ToName, api.MaxPeerText)
+		m.Truncated = m.Truncated || len(m.Text) > api.MaxPeerPreview
+		m.Text = shown.Text(m.Text, api.MaxPeerPreview)
+		m.Receipt, m.Final = shown.Line(m.Receipt, maxLabel), shown.Line(m.Final, maxLabel)
+		m.Error = shown.Line(m.Error, maxDetail)
+	}
+	return b
+}
+
 // tidyPeers keeps a node's list fit to be shown and used. An id that was changed would
 // be another's: what does not fit is left out, and so is a second agent of an id.
 func tidyPeers(list []api.PeerAgent) []api.PeerAgent {
@@ -82,11 +123,16 @@ func tidyPeers(list []api.PeerAgent) []api.PeerAgent {
 			continue
 		}
 		seen[a.ID] = true
-		a.Name, a.Title = shown.Line(a.Name, api.MaxPeerText), shown.Line(a.Title, api.MaxPeerText)
-		a.Directory = shown.Line(a.Directory, 4*api.MaxPeerText)
-		a.Status, a.Policy = shown.Line(a.Status, maxLabel), shown.Line(a.Policy, maxLabel)
-		a.StartedAt = max(a.StartedAt, 0)
-		out = append(out, a)
+		out = append(out, tidyPeer(a))
 	}
 	return out
+}
+
+// tidyPeer cleans and bounds what a node says of an agent, but for its id.
+func tidyPeer(a api.PeerAgent) api.PeerAgent {
+	a.Name, a.Title = shown.Line(a.Name, api.MaxPeerText), shown.Line(a.Title, api.MaxPeerText)
+	a.Directory = shown.Line(a.Directory, 4*api.MaxPeerText)
+	a.Status, a.Policy = shown.Line(a.Status, maxLabel), shown.Line(a.Policy, maxLabel)
+	a.StartedAt = max(a.StartedAt, 0)
+	return a
 }

@@ -302,6 +302,7 @@ func (s *Server) operatorRoutes(r chi.Router) {
 	r.Post("/revoke/{name}", s.revoke)
 	r.Get("/audit", s.audit)
 	r.Get("/peers", s.peers)
+	r.Get("/nodes/{node}/peers", s.nodePeers)
 	r.Get("/nodes/{node}/channels", s.channels)
 	r.Get("/nodes/{node}/channels/{id}/messages", s.channelMessages)
 }

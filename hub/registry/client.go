@@ -97,6 +97,12 @@ func (c *Client) ChannelMessages(ctx context.Context, project, name string, quer
 	return page, err
 }
 
+// Peers is the node's board of peers.
+func (c *Client) Peers(ctx context.Context) (board api.PeerBoard, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/peers/board", nil, &board)
+	return board, err
+}
+
 // AskContext has the node ask its context providers.
 func (c *Client) AskContext(ctx context.Context, ask api.ContextAsk) (answer api.ContextAnswer, err error) {
 	err = c.call(ctx, http.MethodPost, "/v1/ocp/query", ask, &answer)

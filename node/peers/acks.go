@@ -69,7 +69,7 @@ func (a *acks) run(ctx context.Context) {
 		case <-a.wake:
 			ids = a.takeDirty()
 		case <-tick.C:
-			ids = append(a.s.ids(), a.takeDirty()...)
+			ids = append(a.s.Endpoints(), a.takeDirty()...)
 			a.mu.Lock()
 			ids = slices.AppendSeq(ids, maps.Keys(a.gone))
 			a.mu.Unlock()

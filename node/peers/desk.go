@@ -232,7 +232,7 @@ func (h Held) Ref() Ref { return Ref{Endpoint: h.Endpoint, Key: h.Record.Key()} 
 func (s *Service) Inbox(context.Context) ([]Held, error) {
 	var list []Held
 	ids := []string{s.desk.id}
-	for _, id := range s.ids() {
+	for _, id := range s.Endpoints() {
 		if id != s.desk.id {
 			ids = append(ids, id)
 		}

@@ -310,8 +310,8 @@ func (s *Service) find(id string) *endpoint {
 	return s.endpoints[id]
 }
 
-// ids lists the endpoints that are published, in order.
-func (s *Service) ids() []string {
+// Endpoints are the ids of those that this process publishes, in order.
+func (s *Service) Endpoints() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.endpoints))

@@ -20,6 +20,8 @@ const (
 	// MaxPeerWait is how long a node's question for the rosters of the others stays open;
 	// it asks again.
 	MaxPeerWait = 30 * time.Second
+	// MaxPeerSeen is how many agents a board has.
+	MaxPeerSeen = 512
 	// MaxPeerMessages is how many messages a board has.
 	MaxPeerMessages = 200
 	// MaxPeerPreview is how much of a message's text is shown, in bytes.
@@ -65,7 +67,7 @@ type PeerFleet struct {
 }
 
 // PeerBoard is the answer to GET /v1/nodes/{node}/peers, and of the node to GET
-// /v1/peers inside the tunnel.
+// /v1/peers/board inside the tunnel: at most MaxPeerSeen agents and MaxPeerMessages.
 type PeerBoard struct {
 	Agents   []PeerSeen    `json:"agents"`   // those of its machine first, by start and id
 	Messages []PeerMessage `json:"messages"` // newest first

@@ -234,7 +234,7 @@ func TestTheTunnelsDocumentAndTheHubsInnerRoutesAgree(t *testing.T) {
 func TestTheTunnelsDocumentAndTheNodesRoutesAgree(t *testing.T) {
 	all := allSources(t)
 	real := map[string]bool{}
-	for dir, name := range map[string]string{"node": "Handler", "node/tasks": "Routes", "node/mail": "Routes", "node/opencomms/board": "Routes"} {
+	for dir, name := range map[string]string{"node": "Handler", "node/tasks": "Routes", "node/mail": "Routes", "node/opencomms/board": "Routes", "node/peers/board": "Routes"} {
 		list := all[dir].funcs[name]
 		if list == nil {
 			t.Fatalf("%s has no %s, where a node's routes were", dir, name)

@@ -39,6 +39,7 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"ChannelList": reflect.TypeFor[api.ChannelList](), "Channel": reflect.TypeFor[api.Channel](), "ChannelMember": reflect.TypeFor[api.ChannelMember](),
 		"ChannelProblem": reflect.TypeFor[api.ChannelProblem](), "ChannelMessages": reflect.TypeFor[api.ChannelMessages](), "ChannelMessage": reflect.TypeFor[api.ChannelMessage](),
 		"PeerFleet": reflect.TypeFor[api.PeerFleet](), "PeerNode": reflect.TypeFor[api.PeerNode](), "PeerAgent": reflect.TypeFor[api.PeerAgent](),
+		"PeerBoard": reflect.TypeFor[api.PeerBoard](), "PeerSeen": reflect.TypeFor[api.PeerSeen](), "PeerMessage": reflect.TypeFor[api.PeerMessage](),
 		"ContextQuery": reflect.TypeFor[api.ContextQuery](), "ContextResult": reflect.TypeFor[api.ContextResult](), "ContextLeg": reflect.TypeFor[api.ContextLeg](),
 		"ContextProviders": reflect.TypeFor[api.ContextProviders](), "ContextProvider": reflect.TypeFor[api.ContextProvider](), "ContextConsent": reflect.TypeFor[api.ContextConsent](),
 		"ContextRecords": reflect.TypeFor[api.ContextRecords](), "ContextRecord": reflect.TypeFor[api.ContextRecord](),
