@@ -22,7 +22,7 @@ func (m *Main) dispatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dispatch TARGET…|--all [flags] [-- TEXT]",
 		Short:   "Hand a task to one node, several or all",
-		Long:    "Hands a task over and waits for the results. The text comes after --; - or no text reads stdin. Exit codes: 0 all done, 1 some not done, 2 usage, 3 cannot reach or not allowed, 4 still running when the wait ended, 5 a question waits.",
+		Long:    "Hands a task over and waits for the results. The text comes after --; - or no text reads stdin. Exit codes: 0 all done, 1 some not done, 2 usage, 3 cannot reach or not allowed, 4 still running when the wait ended, 5 a question waits.\n\n--context GOAL asks the nodes that you have consented to (meshctl context consent) first, and puts what they find below the text: quotes with what to cite them by, which are data and no instructions. If nothing is found, or nobody may be asked, the task goes without; a line on stderr says what was used.",
 		Example: "  meshctl dispatch alpha beta --timeout 10m -- run the tests and say what fails",
 		RunE:    m.with(m.runDispatch),
 	}
@@ -32,6 +32,7 @@ func (m *Main) dispatch() *cobra.Command {
 	f.String("mode", string(mesh.ModeSession), "session, or one-shot: no further turns are expected")
 	f.String("id", "", "task id; the same id again is a retry of delivery, never a second run")
 	f.Bool("detach", false, "do not wait for the results")
+	contextFlags(cmd)
 	travelFlags(cmd)
 	cli.JSONFlag(cmd)
 	return cmd
@@ -63,6 +64,10 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	if d.Mode != string(mesh.ModeSession) && d.Mode != string(mesh.ModeOneShot) {
 		return cli.Usage("--mode is session or one-shot, not %q", d.Mode)
 	}
+	query, err := contextWanted(cmd)
+	if err != nil {
+		return err
+	}
 	all, _ := cmd.Flags().GetBool("all")
 	if all {
 		if targets, err = m.everyNode(cmd, c); err != nil {
@@ -90,6 +95,11 @@ func (m *Main) runDispatch(cmd *cobra.Command, args []string, c *client.Client) 
 	}
 	if d.Text, err = m.text(cmd.Context(), text); err != nil {
 		return err
+	}
+	if query != nil {
+		if err := m.withContext(cmd.Context(), c, &d, *query, id != ""); err != nil {
+			return err
+		}
 	}
 	timeout, _ := cmd.Flags().GetDuration("timeout")
 	ctx, cancel := within(cmd.Context(), timeout)

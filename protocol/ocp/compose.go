@@ -112,6 +112,10 @@ func Compose(frames []Cited, nonce string) (text string, usage Usage) {
 	return b.String(), usage
 }
 
+// IsQuote reports whether a text begins as one of Compose does. Anybody can write such a
+// text: it tells what is alike, not who made it.
+func IsQuote(text string) bool { return strings.HasPrefix(text, composeHead) }
+
 func citation(c *Cited, number int) Used {
 	f := &c.Frame
 	return Used{
