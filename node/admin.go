@@ -84,6 +84,7 @@ func adminRoutes(n *Node) http.Handler {
 	mux.Post("/held/{id}/refuse", decide(n.Refuse))
 	acrossRoutes(mux, n.across)
 	peersRoutes(mux, n)
+	memoryRoutes(mux, n)
 	return mux
 }
 

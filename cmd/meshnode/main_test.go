@@ -17,6 +17,9 @@ import (
 
 func TestMain(m *testing.M) {
 	ocptest.Main()
+	if len(os.Args) > 1 && os.Args[1] == itself {
+		os.Exit(NewMain(cli.System("MESHNODE")).Run(context.Background(), os.Args[2:]))
+	}
 	clitest.Main(m)
 }
 

@@ -12,6 +12,6 @@ func (m *Main) ocp() *cobra.Command {
 A query that leaves this machine needs your consent first; every HTTP address counts as leaving it.`,
 		Example: "  meshnode ocp inspect stdio -- ./provider",
 	}
-	cmd.AddCommand(m.ocpInspect())
+	cmd.AddCommand(m.ocpInspect(), m.ocpServe())
 	return cmd
 }
