@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -100,10 +101,12 @@ type owed struct {
 // round begins to tell every sender that is there what some endpoints owe it.
 func (a *acks) round(ctx context.Context, ids []string) error {
 	targets := map[string][]owed{}
+	var unread []error // an endpoint whose spool is locked holds up no other
 	for _, id := range ids {
 		list, err := a.s.spool.Queue(id).Acks(ctx)
 		if err != nil {
-			return err
+			unread = append(unread, err)
+			continue
 		}
 		for _, r := range list {
 			if ack, ok := r.FinalAck(); ok {
@@ -117,18 +120,18 @@ func (a *acks) round(ctx context.Context, ids []string) error {
 		}
 	}
 	if len(targets) == 0 {
-		return nil
+		return errors.Join(unread...)
 	}
 	agents, err := a.s.reader.Read(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(unread, err)...)
 	}
 	for _, p := range agents {
 		if list := targets[p.EndpointID]; len(list) > 0 && p.Alive && !p.V1 && a.begin(p.EndpointID, list) {
 			a.s.work.Go(func() { a.tell(ctx, p, list) })
 		}
 	}
-	return nil
+	return errors.Join(unread...)
 }
 
 // begin marks a sender as being told. If it cannot begin now, that is remembered.
