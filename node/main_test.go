@@ -3,7 +3,7 @@ package node_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"opencode-mesh/test/fleet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fleet.Verify(m) }

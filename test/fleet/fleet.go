@@ -45,9 +45,15 @@ var build = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// Main runs a package's tests and removes what Bin built.
+// Main runs a package's tests, whose nodes are alone, and removes what Bin built.
 func Main(m *testing.M) {
+	end, err := Alone()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
+	_ = end()
 	if built != "" {
 		_ = os.RemoveAll(built)
 	}

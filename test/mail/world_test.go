@@ -24,7 +24,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"go.uber.org/goleak"
 
 	hubmail "opencode-mesh/hub/mail"
 	"opencode-mesh/node/mail"
@@ -32,6 +31,7 @@ import (
 	"opencode-mesh/store"
 	"opencode-mesh/store/bolt"
 	"opencode-mesh/store/boltdb"
+	"opencode-mesh/test/fleet"
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
 		_ = f.Value.Set("30")
 	}
-	goleak.VerifyTestMain(m)
+	fleet.Verify(m)
 }
 
 // patience bounds every wait; only a hang reaches it.

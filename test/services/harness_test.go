@@ -14,16 +14,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"opencode-mesh/auth"
 	"opencode-mesh/hub"
 	"opencode-mesh/node"
 	"opencode-mesh/node/agent"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/test/fleet"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { fleet.Verify(m) }
 
 const password = "correct horse battery staple"
 

@@ -15,12 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node/agent/command"
 	"opencode-mesh/node/agent/demo"
 	"opencode-mesh/node/agent/opencode"
+	"opencode-mesh/test/fleet"
 )
 
 // patience is how long a test waits for something that must come.
@@ -38,7 +37,7 @@ func Main(m *testing.M) {
 			os.Exit(demo.Main(os.Stdin, os.Stdout, os.Stderr))
 		}
 	}
-	goleak.VerifyTestMain(m)
+	fleet.Verify(m)
 }
 
 // Program is one of the commands: its Main's Run, for some surroundings.
