@@ -17,6 +17,8 @@ func TestThePagesOfTasksAskForWhatTheirAddressSays(t *testing.T) {
 		"/dispatch":                      {"/v1/nodes", "/v1/whoami", waiting},
 		"/dispatch?node=alpha":           {"/v1/nodes", "/v1/whoami", waiting},
 		"/questions":                     {waiting},
+		"/peers?node=../tasks":           {"/v1/nodes", waiting}, // the module asks for the rest
+		"/context?node=alpha":            {"/v1/nodes", waiting},
 		"/tasks":                         {"/v1/tasks?limit=200", waiting},
 		"/tasks?open=true&state=running": {"/v1/tasks?limit=200&open=true&state=running", waiting},
 		"/tasks?q=a%26limit%3D1&target=x&controller=y":    {"/v1/tasks?controller=y&limit=200&q=a%26limit%3D1&target=x", waiting},
@@ -55,15 +57,15 @@ func TestATaskThatIsNotThereIsSaid(t *testing.T) {
 	}
 }
 
-// TestStatesFlagsAndErrorsOfTasksHaveTexts reads the names from the interface itself,
-// so that a new one is not forgotten.
-func TestStatesFlagsAndErrorsOfTasksHaveTexts(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../protocol/api/task.go", nil, 0)
+// constants are the string constants of a file of the interface, by name, read from the
+// source itself so that a new one is not forgotten.
+func constants(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := catalogue(t, "en")
-	seen := map[string]int{}
+	all := map[string]string{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok {
@@ -73,28 +75,62 @@ func TestStatesFlagsAndErrorsOfTasksHaveTexts(t *testing.T) {
 			if i >= len(spec.Values) {
 				continue
 			}
-			value, ok := spec.Values[i].(*ast.BasicLit)
-			if !ok || value.Kind != token.STRING {
-				continue
-			}
-			text, _ := strconv.Unquote(value.Value)
-			for prefix, keys := range map[string][]string{
-				"State": {"state." + text, "state." + text + ".long", "step." + text}, "Flag": {"flag." + text}, "Task": {"taskerror." + text},
-			} {
-				if !strings.HasPrefix(name.Name, prefix) || name.Name == "TaskTokenHeader" || name.Name == "TaskTokenEnv" {
-					continue
-				}
-				seen[prefix]++
-				for _, key := range keys {
-					if texts[key] == "" {
-						t.Errorf("%s has no text %s", name.Name, key)
-					}
-				}
+			if value, ok := spec.Values[i].(*ast.BasicLit); ok && value.Kind == token.STRING {
+				all[name.Name], _ = strconv.Unquote(value.Value)
 			}
 		}
 		return true
 	})
+	return all
+}
+
+func TestStatesFlagsAndErrorsOfTasksHaveTexts(t *testing.T) {
+	texts := catalogue(t, "en")
+	seen := map[string]int{}
+	for name, text := range constants(t, "../../protocol/api/task.go") {
+		for prefix, keys := range map[string][]string{
+			"State": {"state." + text, "state." + text + ".long", "step." + text}, "Flag": {"flag." + text}, "Task": {"taskerror." + text},
+		} {
+			if !strings.HasPrefix(name, prefix) || name == "TaskTokenHeader" || name == "TaskTokenEnv" {
+				continue
+			}
+			seen[prefix]++
+			for _, key := range keys {
+				if texts[key] == "" {
+					t.Errorf("%s has no text %s", name, key)
+				}
+			}
+		}
+	}
 	if seen["State"] < 13 || seen["Flag"] < 14 || seen["Task"] < 20 {
 		t.Errorf("only these were found: %v", seen)
+	}
+}
+
+func TestWordsOfPeersAndContextHaveTexts(t *testing.T) {
+	texts := catalogue(t, "en")
+	seen := 0
+	for _, c := range []struct {
+		file, text string
+		names      []string // beginnings
+	}{
+		{"../../protocol/api/peers.go", "message.way.", []string{"Peer"}},
+		{"../../protocol/api/context.go", "leg.", []string{"Context"}},
+		{"../../protocol/peers/message.go", "peer.receipt.", []string{"Delivered", "Queued", "Held", "Refused", "Expired", "Dropped", "Full", "Duplicate"}},
+		{"../../protocol/peers/message.go", "peer.policy.", []string{"Policy"}},
+		{"../../protocol/peers/entry.go", "peer.status.", []string{"Idle", "Busy", "Retry"}},
+	} {
+		for name, word := range constants(t, c.file) {
+			if !slices.ContainsFunc(c.names, func(begin string) bool { return strings.HasPrefix(name, begin) }) {
+				continue
+			}
+			seen++
+			if texts[c.text+word] == "" {
+				t.Errorf("%s has no text %s", name, c.text+word)
+			}
+		}
+	}
+	if seen != 23 {
+		t.Errorf("%d words were found; is one new, or are they elsewhere now?", seen)
 	}
 }

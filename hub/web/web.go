@@ -61,6 +61,8 @@ var pages = []page{
 	{name: "sessions", pattern: "/sessions", path: "/sessions", key: "s", first: asks("sessions", "/v1/bindings")},
 	{name: "session", pattern: "/sessions/{controller}/{target}", first: ofSession},
 	{name: "channels", pattern: "/channels", path: "/channels", key: "c", first: asks("nodes", "/v1/nodes")},
+	{name: "peers", pattern: "/peers", path: "/peers", key: "p", first: asks("nodes", "/v1/nodes")},
+	{name: "context", pattern: "/context", path: "/context", key: "x", first: asks("nodes", "/v1/nodes")},
 	{name: "audit", pattern: "/audit", path: "/audit", key: "a", first: ofAudit},
 }
 

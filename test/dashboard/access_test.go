@@ -139,7 +139,7 @@ func TestPagesAreFoundAndSpokenEverywhere(t *testing.T) {
 		p.follow(`a[hreflang="zh"]`)
 		p.until(`document.documentElement.lang === "zh" && ` + started)
 		p.until(`/[\u4e00-\u9fff]/.test(document.querySelector("h1").innerText) && ` + address + ` === ` + quote(where))
-		if missing := js[[]string](p, `[...document.body.innerText.matchAll(/\b(?:fleet|task|tasks|dispatch|question|questions|session|sessions|channels|audit|digest|ctx|node|live|keys|op|state|member|message)\.[a-z][a-z.]*\b/g)].map((m) => m[0])`); len(missing) > 0 {
+		if missing := js[[]string](p, `[...document.body.innerText.matchAll(/\b(?:fleet|task|tasks|dispatch|question|questions|session|sessions|channels|audit|digest|ctx|node|live|keys|op|state|member|message|peer|peers|context|consent|flow|leg|cited|quote|words)\.[a-z][a-z.]*\b/g)].map((m) => m[0])`); len(missing) > 0 {
 			t.Errorf("%s shows the keys %q", page.name, missing)
 		}
 		p.follow(`a[hreflang="en"]`)

@@ -90,6 +90,8 @@ func newShowcase(t *testing.T) *showcase {
 		{"sessions", "/sessions", `document.querySelector("#sessions .card .bar")`},
 		{"session", "/sessions/me/desktop?workspace=main", `document.querySelector("#plot .plot") && document.querySelector("#digest li")`},
 		{"channels", "/channels?node=laptop&channel=" + channels.Channels[0].ID, `document.querySelectorAll("#messages > li").length === 2`},
+		{"peers", "/peers", `document.querySelector("#count").innerText`},
+		{"context", "/context", `document.querySelectorAll("#providers > li").length > 1 && document.querySelector("#noqueries:not([hidden])")`},
 		{"audit", "/audit", `document.querySelector("#entries tr")`},
 		{"nothing", "/nothing", `document.querySelector("main [role=alert]")`},
 	}}

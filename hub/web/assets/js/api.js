@@ -42,14 +42,14 @@ function failed(e) {
   return e.name === "TimeoutError" ? new Refusal("no_answer", t("error.no_answer"), 0, 0) : new Refusal("network", t("error.network"), 0, 0);
 }
 
-/** The response to a request; what is refused is thrown. */
-export async function ask(method, path, { body, signal } = {}) {
+/** The response to a request; what is refused is thrown. limit is for what is no GET, in milliseconds. */
+export async function ask(method, path, { body, signal, limit = changeLimit } = {}) {
   let resp;
   try {
     resp = await fetch(path, {
       method,
       // A hub that hangs must not hold a form for ever.
-      signal: method === "GET" ? signal : AbortSignal.any([AbortSignal.timeout(changeLimit), ...(signal ? [signal] : [])]),
+      signal: method === "GET" ? signal : AbortSignal.any([AbortSignal.timeout(limit), ...(signal ? [signal] : [])]),
       credentials: "same-origin",
       cache: "no-store",
       headers: body === undefined ? {} : { "Content-Type": "application/json" },

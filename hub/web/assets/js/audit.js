@@ -8,7 +8,7 @@ import { start } from "./shell.js";
 // Actions that the filter offers; entries of others are shown by their own name.
 const actions = [
   "login", "login_refused", "logout", "join", "join_refused", "join_replace", "dispatched", "answered", "canceled", "retried", "abandoned",
-  "session_compact", "session_reset", "session_clear", "revoked", "password_changed", "from_mismatch",
+  "session_compact", "session_reset", "session_clear", "consented", "withdrew_consent", "revoked", "password_changed", "from_mismatch",
 ];
 const named = (action) => (has("act." + action) ? t("act." + action) : action);
 

@@ -2,11 +2,13 @@
 // wrote there is framed and shown as text. No event tells of a channel: what is shown is
 // asked for again while somebody looks.
 import { announce, block, byId, el, facts, replace, setText } from "./dom.js";
-import { exactTime, has, line, number, t, visible } from "./text.js";
+import { exactTime, line, number, t, wordOf } from "./text.js";
 import { get } from "./api.js";
-import { channelEvery, channelPage, maxLine, maxPassage } from "./limits.js";
-import { live, on } from "./live.js";
+import { channelPage, maxLine } from "./limits.js";
+import { on } from "./live.js";
+import { repeat, sync } from "./repeat.js";
 import { start } from "./shell.js";
+import { passage } from "./words.js";
 
 const nodes = new Map(block("first").nodes.nodes.map((n) => [n.name, n]));
 const select = byId("node");
@@ -15,9 +17,6 @@ let list = null; // what it answered
 let chosen = ""; // id of the channel
 let before = ""; // of the page of messages; "": the newest
 let next = "";
-let round = 0; // answers of an earlier choice are dropped
-
-const word = (prefix, value) => (has(prefix + value) ? t(prefix + value) : line(value, maxLine));
 
 function address(of, channel) {
   const q = new URLSearchParams({ node: of });
@@ -30,29 +29,6 @@ function options() {
   replace(select, names.map((name) => el("option", { value: name }, t("channels.option", { name, state: t("node." + nodes.get(name).state) }))));
   select.value = node;
 }
-
-// sync shows items in their order and leaves alone what is there and has not changed, so
-// that nobody loses a place in it.
-function sync(root, items, key, make) {
-  const shown = new Map([...root.children].map((n) => [n.dataset.key, n]));
-  let at = root.firstElementChild;
-  for (const item of items) {
-    const k = key(item);
-    const sum = JSON.stringify(item);
-    let n = shown.get(k);
-    if (!n || sums.get(n) !== sum) {
-      n = make(item);
-      n.dataset.key = k;
-      sums.set(n, sum);
-    } else {
-      shown.delete(k);
-    }
-    if (n === at) at = at.nextElementSibling;
-    else root.insertBefore(n, at);
-  }
-  for (const n of shown.values()) n.remove();
-}
-const sums = new WeakMap();
 
 function tile(c) {
   const link = el("a", { href: address(node, c.id), "aria-current": c.id === chosen ? "true" : null, on: { click: (e) => {
@@ -93,29 +69,22 @@ function showList() {
   replace(byId("members"), c.members.map((m) => el("tr", null,
     el("th", { scope: "row", dir: "auto" }, line(m.role, maxLine)),
     el("td", null, line(m.host, maxLine)),
-    el("td", null, word("mode.", m.mode)),
+    el("td", null, wordOf("mode.", m.mode)),
     el("td", null, el("span", { class: `state ${m.stale ? "bad" : "ok"}` }, t(m.stale ? "member.stale" : "member.here"))),
     el("td", null, number(m.waiting)),
     el("td", null, exactTime(m.joined_at)))));
 }
 
 function message(m) {
-  const text = el("pre", { class: "words", dir: "auto" });
-  const cut = m.content.length > maxPassage;
-  text.textContent = cut ? visible(m.content.slice(0, maxPassage)) + "…" : visible(m.content);
-  const more = cut ? el("button", { type: "button", class: "quiet", on: { click: () => {
-    text.textContent = visible(m.content);
-    more.remove();
-  } } }, t("channels.whole")) : null;
   return el("li", { class: "untrusted" },
     el("p", { class: "line plain" },
       el("strong", { dir: "auto" }, t("message.between", { from: line(m.from, maxLine), to: line(m.to, maxLine) })),
-      el("span", null, word("message.type.", m.type)),
-      el("span", null, word("message.status.", m.status)),
+      el("span", null, wordOf("message.type.", m.type)),
+      el("span", null, wordOf("message.status.", m.status)),
       el("span", null, exactTime(m.at)),
       m.hops ? el("span", null, t("message.hops", { count: number(m.hops) })) : null),
     el("p", { class: "line plain mono" }, el("span", { class: "cut" }, line(m.id, maxLine)), m.reply_to ? el("span", { class: "cut" }, t("message.reply", { id: line(m.reply_to, maxLine) })) : null),
-    text, more,
+    passage(m.content),
     m.truncated ? el("p", { class: "hint plain" }, t("channels.truncated")) : null);
 }
 
@@ -125,28 +94,28 @@ function say(id, e) {
   if (e) setText(box, e.shown || String(e));
 }
 
-async function loadList(mine) {
+async function loadList(current) {
   try {
     const answer = await get(`/v1/nodes/${encodeURIComponent(node)}/channels`);
-    if (mine !== round) return;
+    if (!current()) return;
     list = answer;
     const problems = answer.problems || [];
     say("problem", problems.length ? { shown: problems.map((p) => `${line(p.project, maxLine)}: ${line(p.message, maxLine)}`).join(" · ") } : null);
   } catch (e) {
-    if (mine !== round) return;
+    if (!current()) return;
     say("problem", e.code === "node_offline" ? { shown: t("channels.offline", { node }) } : e);
     if (e.code !== "network") list = null; // what was shown is of a node that does not answer
   }
   showList();
 }
 
-async function loadMessages(mine) {
+async function loadMessages(current) {
   if (!chosen || !list) return;
   const q = new URLSearchParams({ limit: channelPage });
   if (before) q.set("before", before);
   try {
     const page = await get(`/v1/nodes/${encodeURIComponent(node)}/channels/${encodeURIComponent(chosen)}/messages?${q}`);
-    if (mine !== round) return;
+    if (!current()) return;
     next = page.next || "";
     sync(byId("messages"), page.messages, (m) => m.id, message);
     byId("nomessages").hidden = page.messages.length > 0;
@@ -154,27 +123,16 @@ async function loadMessages(mine) {
     byId("newest").hidden = !before;
     say("trouble", null);
   } catch (e) {
-    if (mine === round) say("trouble", e);
+    if (current()) say("trouble", e);
   }
 }
 
-let timer = 0;
-async function load() {
-  clearTimeout(timer);
-  const mine = ++round;
-  if (node) {
-    await loadList(mine);
-    if (mine === round) await loadMessages(mine);
-  }
-  if (mine === round) timer = setTimeout(tick, channelEvery);
-}
-
-// tick asks again what can have changed: not a page of old messages, and not for a
-// reader who looks elsewhere.
-function tick() {
-  if (document.hidden || live.lost || before) timer = setTimeout(tick, channelEvery);
-  else load();
-}
+// A page of old messages does not change.
+const load = repeat(async (current) => {
+  if (!node) return;
+  await loadList(current);
+  if (current()) await loadMessages(current);
+}, () => before);
 
 function choose(of, channel, byReader) {
   if (of !== node) {

@@ -14,6 +14,8 @@ import { shortcut } from "./keys.js";
 import { millis } from "./millis.js";
 import { mint } from "./ids.js";
 import { Progress } from "./progress.js";
+import * as context from "./quote.js";
+import { Wrong } from "./quote.js";
 import { start } from "./shell.js";
 
 const me = block("first").me.name;
@@ -149,13 +151,6 @@ function say(text) {
   setText(problem, text);
 }
 
-class Wrong extends Error {
-  constructor(field, text) {
-    super(text);
-    this.field = field;
-  }
-}
-
 function period(field, name) {
   const ms = millis(field.value);
   if (ms === null) throw new Wrong(field, t("dispatch.period", { name, value: line(field.value, 40) }));
@@ -164,9 +159,10 @@ function period(field, name) {
 
 // content is what is dispatched, but for the ids.
 function content() {
-  const text = f.text.value;
+  const quote = context.quote();
+  const text = f.text.value + (quote ? `\n\n${quote.text}` : "");
   if (!chosen.size) throw new Wrong(f.search, t("dispatch.nobody"));
-  if (!text.trim()) throw new Wrong(f.text, t("dispatch.notext"));
+  if (!f.text.value.trim()) throw new Wrong(f.text, t("dispatch.notext"));
   if (new TextEncoder().encode(text).length > maxText) throw new Wrong(f.text, t("dispatch.toolong"));
   const answer = f.answer.value === "match" ? f.match.value : f.answer.value;
   if (f.answer.value === "match" && !answer) throw new Wrong(f.match, t("dispatch.nomatch.pattern"));
@@ -175,7 +171,7 @@ function content() {
   return {
     names: [...chosen].sort(), text, mode: document.querySelector("input[name=mode]:checked").value, new: f.new.checked, workspace: f.workspace.value,
     ttl_ms: period(f.ttl, t("dispatch.ttl")), deadline_ms: period(f.deadline, t("dispatch.deadline")), question_timeout_ms: period(f.wait, t("dispatch.wait")),
-    auto_answer: answer, auto_compact: compact,
+    auto_answer: answer, auto_compact: compact, ...(quote ? { context_query: quote.id } : {}),
   };
 }
 
@@ -188,6 +184,29 @@ function body(c, ids) {
   return { targets: names.map((name, i) => ({ name, id: ids[i] })), ...rest };
 }
 
+// wrong says what a field has that cannot be.
+function wrong(err) {
+  if (!(err instanceof Wrong)) throw err;
+  say(err.message);
+  const details = err.field.closest("details");
+  if (details) details.open = true;
+  err.field.focus();
+}
+
+// look asks for the context that the fields are about.
+async function look() {
+  say("");
+  f.send.disabled = true;
+  try {
+    await context.look();
+  } catch (err) {
+    if (err instanceof Wrong) wrong(err);
+    else say(err.shown || err.message);
+  }
+  f.send.disabled = false;
+  showUnsure();
+}
+
 async function send(e) {
   e?.preventDefault();
   if (f.send.disabled) return;
@@ -195,19 +214,20 @@ async function send(e) {
   let c;
   try {
     c = content();
+    if (context.unasked()) { // what is quoted is seen before it is sent
+      await look();
+      return;
+    }
   } catch (err) {
-    if (!(err instanceof Wrong)) throw err;
-    say(err.message);
-    const details = err.field.closest("details");
-    if (details) details.open = true;
-    err.field.focus();
+    wrong(err);
     return;
   }
   const same = unsure && JSON.stringify(unsure.content) === JSON.stringify(c);
   const ids = same ? unsure.ids : c.names.map(() => mint(me));
   f.send.disabled = true;
   setText(f.send, t("dispatch.sending"));
-  keep({ content: c, ids }); // before the way to the login page, if it comes to that
+  const draft = { content: c, ids, words: f.text.value, context: context.kept(true) };
+  keep(draft); // before the way to the login page, if it comes to that
   progress.expect(ids);
   try {
     const made = await post("/v1/tasks", body(c, ids));
@@ -215,6 +235,7 @@ async function send(e) {
     keep(null);
     progress.show(made.tasks);
     f.text.value = "";
+    context.clear();
     announce(t("dispatch.sent", { count: number(made.tasks.length) }));
     byId("progress-title").focus({ preventScroll: true });
     byId("progress").scrollIntoView();
@@ -223,7 +244,7 @@ async function send(e) {
     say(err.shown || err.message);
     // Whoever is refused knows that nothing was made. No answer, or one of a hub in
     // trouble, says nothing; nor does a refusal of a repeat about the first send.
-    if (err.status === 0 || err.status >= 500 || err.status === 401) unsure = { content: c, ids };
+    if (err.status === 0 || err.status >= 500 || err.status === 401) unsure = draft;
     keep(unsure);
     f.send.focus();
   }
@@ -253,11 +274,12 @@ function takeUp() {
   const draft = draftOf("dispatch");
   if (!draft?.content) return;
   const c = draft.content;
-  if (draft.ids) unsure = { content: c, ids: draft.ids };
+  if (draft.ids) unsure = draft;
   else keep(null); // it is on the page again
   for (const name of c.names) if (nodes.has(name)) chosen.add(name);
   showChosen();
-  f.text.value = c.text;
+  f.text.value = draft.words;
+  context.takeUp(draft.context);
   if (!draft.ids) return; // no more than that is kept of what was not sent
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === c.mode;
   f.new.checked = c.new;
@@ -274,7 +296,8 @@ function takeUp() {
 // What is written is there again after a login that came between, or another page; not
 // after the reader has logged out.
 onLeave(() => {
-  if (!unsure && !f.send.disabled && f.text.value.trim()) keep({ content: { names: [...chosen], text: f.text.value }, ids: null });
+  const written = context.kept(false);
+  if (!unsure && !f.send.disabled && (f.text.value + written.goal).trim()) keep({ content: { names: [...chosen] }, ids: null, words: f.text.value, context: written });
 });
 
 // --- the rest ---
@@ -282,6 +305,7 @@ onLeave(() => {
 const form = byId("form");
 form.noValidate = true; // the page says itself what is missing
 form.addEventListener("submit", send);
+byId("look").addEventListener("click", look);
 form.addEventListener("input", () => {
   byId("match-label").hidden = f.answer.value !== "match";
   if (unsure) showUnsure();

@@ -8,6 +8,10 @@ export const maxNamed = 40;
 export const maxFills = 40;
 /** Characters of a text that is not the page's own, in one line. */
 export const maxLine = 500;
+/** Characters of a word that is not the page's own and that it has no text for. */
+export const maxWord = 64;
+/** Agents of a node that are named one by one beside those of others. */
+export const maxAgents = 12;
 /** Silence after which the connection counts as lost: two beats of the hub. */
 export const silence = 30_000;
 /** Waits between tries to get it back. */
@@ -25,8 +29,22 @@ export const maxDigestLines = 200;
 export const maxPassage = 2000;
 /** Messages of a channel that are shown at once. */
 export const channelPage = 50;
-/** How often channels are asked for again while somebody looks. */
-export const channelEvery = 10_000;
+/** How often what no event tells of is asked for again while somebody looks. */
+export const askEvery = 10_000;
+/** Queries of the context page at first and with each step back, and all that the hub keeps. */
+export const queryPage = 50;
+export const maxQueries = 500;
+/** Providers and cited frames of one query that are shown. */
+export const maxLegs = 128;
+export const maxCited = 256;
+/** Bytes of what a consent says, and of a goal, as the hub has them. */
+export const maxScope = 512;
+export const maxGoal = 8 * 1024;
+/** The largest budget of a query, in tokens, and the most nodes that it names. */
+export const maxContextTokens = 131_072;
+export const maxContextNodes = 64;
+/** How long a query of all nodes may take; a node has 20 s of it. */
+export const queryLimit = 40_000;
 /** Events that wait for the next frame of a page in the background. */
 export const maxPending = 5000;
 /** Tasks that the list of tasks keeps. */

@@ -54,12 +54,23 @@ function connection() {
   age.setAttribute("aria-live", "off"); // it changes every second
 }
 
+// otherLanguage leads to what is shown now, also where a choice has changed the address.
+function otherLanguage() {
+  const link = document.querySelector("a[hreflang]");
+  link.addEventListener("click", () => {
+    const q = new URLSearchParams(location.search);
+    q.set("lang", link.hreflang);
+    link.setAttribute("href", `${location.pathname}?${q}`);
+  });
+}
+
 /** Begins everything; a page calls it once it listens itself. */
 export function start() {
   const next = themeSwitch();
   keys.shortcut("t", t("keys.theme"), next);
   keys.start();
   connection();
+  otherLanguage();
   notify.start();
   // On a phone the navigation is wider than the window.
   document.querySelector(".places [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

@@ -1,5 +1,6 @@
 // Texts in the reader's language, and numbers and times as it writes them.
 import { block } from "./dom.js";
+import { maxWord } from "./limits.js";
 
 const catalogue = block("catalogue");
 export const lang = document.documentElement.lang || "en";
@@ -12,6 +13,9 @@ export function t(key, args) {
 
 /** Whether there is a text. */
 export const has = (key) => key in catalogue;
+
+/** A word that is not ours, in the reader's language if there is a text for it. */
+export const wordOf = (prefix, value) => (has(prefix + value) ? t(prefix + value) : line(value, maxWord));
 
 const numbers = new Intl.NumberFormat(lang);
 const times = new Intl.DateTimeFormat(lang, { dateStyle: "short", timeStyle: "short" });

@@ -1,7 +1,7 @@
 // Long texts that are not ours: shown as they are, the whole on demand, and copied.
 import { announce, el, replace } from "./dom.js";
-import { number, t } from "./text.js";
-import { maxShown } from "./limits.js";
+import { number, t, visible } from "./text.js";
+import { maxPassage, maxShown } from "./limits.js";
 
 async function copy(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
@@ -43,4 +43,16 @@ export function textBox(name, text) {
     pre.focus();
   } } }, t("text.all", { count: number(text.length) }));
   return el("section", null, el("div", { class: "head" }, el("h2", null, name), copyButton(name, () => text)), pre, more);
+}
+
+/** A text among others, cut where it is long, with a button for the whole. */
+export function passage(text) {
+  const pre = el("pre", { class: "words", dir: "auto" });
+  const cut = text.length > maxPassage;
+  pre.textContent = cut ? visible(text.slice(0, maxPassage)) + "…" : visible(text);
+  const more = cut && el("button", { type: "button", class: "quiet", on: { click: () => {
+    pre.textContent = visible(text);
+    more.remove();
+  } } }, t("words.whole"));
+  return [pre, more];
 }
