@@ -133,7 +133,7 @@ func TestLinesThatAreNoRequestAreErrorsAndHurtNothing(t *testing.T) {
 		"a fraction":          `{"type":"query","query":{"goal":"g","max_frames":8.0,"max_tokens":100}}`,
 		"an answer":           `{"type":"error","message":"m"}`,
 		"another family's":    `{"type":"verify","request":{"frames":[]}}`,
-		"a line too long":     strings.Repeat("x", ocp.MaxMessage+1),
+		"a line too long":     strings.Repeat("x", ocp.MaxMessage+200<<10),
 		"just too long":       strings.Repeat(" ", ocp.MaxMessage+8) + ask,
 	} {
 		got := talk(t, &source{}, lines(greet, line, ask))
