@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -385,4 +387,26 @@ func BenchmarkAccept(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/1000/float64(b.N), "ms/slowest")
 		})
 	}
+}
+
+// TestTheOldestOfTooManyThatAreDoneAreForgotten has records of others put there: as many
+// messages would take minutes.
+func TestTheOldestOfTooManyThatAreDoneAreForgotten(t *testing.T) {
+	w := newWorld(t, Config{}).fast()
+	w.accept(message("oldest"), Refuse)
+	w.accept(message("waits"), Enqueue)
+	dir := filepath.Join(w.cfg().Dir, "spool", endpoint, string(StateDone))
+	like := read(t, filepath.Join(dir, peers.RecordName("session-s", "oldest")))
+	for i := range MaxDone {
+		id := fmt.Sprintf("m%05d", i)
+		put(t, filepath.Join(dir, peers.RecordName("session-s", id)), strings.NewReplacer("oldest", id, `"acknowledgedAt":1795989734602`,
+			fmt.Sprintf(`"acknowledgedAt":%d`, 1795989734603+i)).Replace(like))
+	}
+	w.reopen()
+	w.must(w.Load(t.Context()))
+	got := w.ids(StateDone)
+	if len(got) != MaxDone*9/10 || slices.Contains(got, "oldest") || slices.Contains(got, "m00999") || !slices.Contains(got, "m01000") || !slices.Contains(got, fmt.Sprintf("m%05d", MaxDone-1)) {
+		t.Errorf("%d are known", len(got))
+	}
+	want(t, w.ids(StateQueued), []string{"waits"})
 }
