@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"opencode-mesh/node/ocp/memory"
+	"opencode-mesh/node/ocp/transport"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
 )
@@ -45,6 +46,8 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+
+	spawn func(transport.Command) (transport.Conn, error) // nil: transport.Spawn
 }
 
 // Host asks the providers of a node. Safe for concurrent use.
@@ -95,6 +98,9 @@ func New(cfg Config) (*Host, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.spawn == nil {
+		cfg.spawn = func(c transport.Command) (transport.Conn, error) { return transport.Spawn(c) }
 	}
 	store, err := openConsents(cfg.Path, cfg.Log)
 	if err != nil {

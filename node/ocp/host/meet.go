@@ -56,7 +56,7 @@ func (m *member) connect() error {
 	case m.conn != nil:
 		return nil
 	case m.remote():
-		c, err := transport.Dial(m.address(m.cfg.Timeout))
+		c, err := transport.Dial(m.address(m.exchangeTimeout()))
 		if err != nil {
 			return err
 		}
@@ -66,13 +66,18 @@ func (m *member) connect() error {
 	if wait := m.retryAt.Sub(m.cfg.Now()); m.fails > 1 && wait > 0 {
 		return fmt.Errorf("provider %s failed %d times in a row and is not started again for %s: %w", m.Name, m.fails, wait.Round(time.Millisecond), m.why)
 	}
-	c, err := transport.Spawn(transport.Command{ID: m.Name, Args: m.Command, Stderr: &stderr{log: m.log}, Timeout: m.cfg.Timeout})
+	c, err := m.cfg.spawn(transport.Command{ID: m.Name, Args: m.Command, Stderr: &stderr{log: m.log}, Timeout: m.exchangeTimeout()})
 	if err != nil {
 		m.failed(context.Background(), err)
 		return err
 	}
 	m.conn = c
 	return nil
+}
+
+// exchangeTimeout bounds what a connection does; the time of a query ends earlier.
+func (m *member) exchangeTimeout() time.Duration {
+	return max(m.cfg.Timeout, transport.ExchangeTimeout)
 }
 
 func (p Provider) address(timeout time.Duration) transport.Address {
