@@ -46,15 +46,15 @@ func acrossRoutes(mux chi.Router, a *across.Across) {
 }
 
 func readAdmin(w http.ResponseWriter, r *http.Request, v any) bool {
-	err := decodeAdmin(r, maxAdminBody, v)
+	err := decodeBody(r, maxAdminBody, v)
 	if err != nil {
 		adminError(w, err)
 	}
 	return err == nil
 }
 
-// decodeAdmin reads the body of a request of an operator.
-func decodeAdmin(r *http.Request, most int64, v any) error {
+// decodeBody reads the body of a request.
+func decodeBody(r *http.Request, most int64, v any) error {
 	err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, most)).Decode(v)
 	var large *http.MaxBytesError
 	switch {

@@ -85,6 +85,7 @@ func adminRoutes(n *Node) http.Handler {
 	acrossRoutes(mux, n.across)
 	peersRoutes(mux, n)
 	memoryRoutes(mux, n)
+	contextRoutes(mux, n.context)
 	return mux
 }
 
@@ -132,7 +133,12 @@ func (o *Operator) Refuse(ctx context.Context, task string) error {
 
 // call makes one request; in is sent as JSON unless it is nil.
 func (o *Operator) call(ctx context.Context, method, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	return o.callFor(ctx, adminTimeout, method, path, in, out)
+}
+
+// callFor is call for what may take longer.
+func (o *Operator) callFor(ctx context.Context, most time.Duration, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	body, err := json.Marshal(in)
 	if err != nil {

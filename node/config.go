@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"opencode-mesh/auth"
 	"opencode-mesh/node/agent"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/ocp/host"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
@@ -63,6 +65,11 @@ type Config struct {
 	// NoMemory keeps the node from remembering results, digests, threads and files for
 	// queries of context; what it has remembered stays on the disk as it is.
 	NoMemory bool
+	// ContextProviders are asked for context beside the memory, which is MemoryProvider.
+	ContextProviders []host.Provider
+	// NoContext keeps the hub from asking the node's context providers, and from being
+	// told of them; the owner of the machine may ask them still.
+	NoContext bool
 	// OpencommsPush delivers to the push members of OpenComms channels in the workspaces
 	// whose sessions the agent hosts; the agent must be an agent.Prompter.
 	OpencommsPush bool
@@ -114,6 +121,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("node config: the %s agent has no sessions to clean up", c.Agent.Kind())
 	case c.OpencommsPush && !canPrompt(c.Agent):
 		return c, fmt.Errorf("node config: the %s agent has no sessions to deliver to", c.Agent.Kind())
+	case slices.ContainsFunc(c.ContextProviders, func(p host.Provider) bool { return p.Name == MemoryProvider }):
+		return c, fmt.Errorf("node config: the context provider %s is the node's own memory; give yours another name", MemoryProvider)
 	case c.StopTimeout < 0:
 		return c, errors.New("node config: a duration is negative")
 	}

@@ -34,6 +34,7 @@ type desk struct {
 	across   *across.Across
 	relay    *relay.Relay   // nil: the node takes no part in peers
 	syncer   *memory.Syncer // nil without a memory
+	context  contextDesk
 	status   func(context.Context) Status
 
 	quit chan struct{} // closed by close
@@ -206,6 +207,7 @@ func (d *desk) Handler() http.Handler {
 	d.box.Routes(mux)
 	d.board.Routes(mux)
 	d.peers.Routes(mux)
+	d.context.tunnelRoutes(mux)
 	mux.Get("/v1/status", func(w http.ResponseWriter, r *http.Request) {
 		tasks.WriteJSON(w, http.StatusOK, d.status(r.Context()))
 	})

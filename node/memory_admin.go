@@ -21,7 +21,7 @@ const maxAdminQuery = 1 << 20
 func memoryRoutes(mux chi.Router, n *Node) {
 	mux.Post("/memory/query", func(w http.ResponseWriter, r *http.Request) {
 		var q ocp.Query
-		err := decodeAdmin(r, maxAdminQuery, &q)
+		err := decodeBody(r, maxAdminQuery, &q)
 		var result ocp.Result
 		if err == nil {
 			result, err = n.Remembered(r.Context(), q)

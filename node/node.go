@@ -9,6 +9,7 @@ import (
 
 	"opencode-mesh/node/link"
 	"opencode-mesh/node/mail"
+	"opencode-mesh/node/ocp/host"
 	"opencode-mesh/node/ocp/memory"
 	"opencode-mesh/node/opencomms/across"
 	"opencode-mesh/node/opencomms/push"
@@ -43,6 +44,10 @@ type Node struct {
 	// memory is nil without one; syncer fills it.
 	memory *memory.Index
 	syncer *memory.Syncer
+	// context asks the node's context providers.
+	context *host.Host
+	// endContext ends it and them, before the memory is closed.
+	endContext func()
 	// endMemory ends the syncer, before the memory is closed.
 	endMemory func()
 	// endAgent ends the context that the agent was started with.
@@ -78,6 +83,12 @@ func New(cfg Config) (*Node, error) {
 	}
 	n.memory, n.syncer = newMemory(cfg)
 	d.syncer = n.syncer
+	if n.context, err = newHost(cfg, n.memory); err != nil {
+		n.closeMemory()
+		return nil, errors.Join(err, d.close(context.Background()))
+	}
+	n.endContext = n.context.Close
+	d.context = contextDesk{host: n.context, off: cfg.NoContext, log: cfg.Log}
 	d.status = n.Status
 	d.board = n.newBoard()
 	n.link, err = link.New(link.Config{
@@ -88,6 +99,7 @@ func New(cfg Config) (*Node, error) {
 		n.admin, err = newAdmin(n)
 	}
 	if err != nil {
+		n.context.Close()
 		n.closeMemory()
 		return nil, errors.Join(err, d.close(context.Background()))
 	}
@@ -111,6 +123,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.startPeers(ctx)
 	n.startOpencomms(ctx)
 	n.startMemory(ctx)
+	n.startContext(ctx)
 	// The link lives on while the node stops: results are delivered until the end.
 	linkCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -149,7 +162,7 @@ func (n *Node) startAgent(ctx context.Context) error {
 	return err
 }
 
-// stop ends the peers, the channels, the runners, the link and the agent, in this order. If it was asked to
+// stop ends the peers, the context providers, the channels, the runners, the link and the agent, in this order. If it was asked to
 // by the end of ctx, sessions are cleaned up before the agent ends.
 func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	graceful := ctx.Err() != nil
@@ -159,6 +172,7 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 	turns, cancelTurns := context.WithTimeout(all, n.cfg.StopTimeout-n.cfg.StopTimeout/agentStopShare)
 	defer cancelTurns()
 	n.endPeers()
+	n.endContext()
 	n.closeMemory()
 	n.endOpencomms()
 	err := n.desk.close(turns)

@@ -95,7 +95,7 @@ func withBody[T any](
 ) http.HandlerFunc {
 	return with(func(a *access.Access, r *http.Request) (any, error) {
 		var in T
-		if err := decodeAdmin(r, most, &in); err != nil {
+		if err := decodeBody(r, most, &in); err != nil {
 			return nil, err
 		}
 		return do(a, r, in)

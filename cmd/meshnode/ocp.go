@@ -12,6 +12,6 @@ func (m *Main) ocp() *cobra.Command {
 A query that leaves this machine needs your consent first; every HTTP address counts as leaving it.`,
 		Example: "  meshnode ocp inspect stdio -- ./provider",
 	}
-	cmd.AddCommand(m.ocpInspect(), m.ocpServe())
+	cmd.AddCommand(m.ocpInspect(), m.ocpServe(), m.ocpProviders(), m.ocpConsent(), m.ocpRevoke(), m.ocpQuery())
 	return cmd
 }

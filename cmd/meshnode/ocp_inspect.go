@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -65,7 +64,7 @@ func (m *Main) inspectHTTP() *cobra.Command {
 				return err
 			}
 			if path, _ := cmd.Flags().GetString("token-file"); path != "" {
-				if options.Token, err = tokenFrom(path); err != nil {
+				if options.Token, err = tokenFrom("--token-file", path); err != nil {
 					return cli.Exit(cli.ExitUsage, err)
 				}
 			}
@@ -131,11 +130,11 @@ func (m *Main) meet(ctx context.Context, p *inspect.Provider) {
 	}
 }
 
-// tokenFrom reads the first line of a file.
-func tokenFrom(path string) (string, error) {
+// tokenFrom reads the first line of the file that a flag names.
+func tokenFrom(flag, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	}
 	defer func() { _ = f.Close() }()
 	line, err := bufio.NewReader(f).ReadString('\n')
@@ -144,8 +143,8 @@ func tokenFrom(path string) (string, error) {
 	case line != "":
 		return line, nil
 	case err != nil:
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", fmt.Errorf("%s: %w", flag, err)
 	default:
-		return "", errors.New("--token-file: its first line is empty")
+		return "", fmt.Errorf("%s: the first line of the file is empty", flag)
 	}
 }

@@ -102,7 +102,7 @@ func (m *Main) serveHTTP(ctx context.Context, p *provider.Provider, address, tok
 	var access provider.HTTPConfig
 	switch ip := net.ParseIP(host); {
 	case tokenFile != "":
-		if access.Token, err = tokenFrom(tokenFile); err != nil {
+		if access.Token, err = tokenFrom("--token-file", tokenFile); err != nil {
 			return cli.Exit(cli.ExitUsage, err)
 		}
 		if access.Hosts, err = names(host); err != nil {

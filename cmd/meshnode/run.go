@@ -57,6 +57,7 @@ The first --workspace is the default one; without any, the current directory is 
 	f.Bool("opencomms-push", false, "put OpenComms mail into the sessions of the node's opencode that are push members of channels in the workspaces, unless a plugin of opencode does")
 	f.Bool("no-memory", false, "remember no results, digests, threads and files for queries of context")
 	f.Bool("no-channels", false, "do not show OpenComms channels to the hub's operators (default: those of the workspaces and those that are linked)")
+	contextFlags(f)
 	peersFlags(f)
 	f.String("stdin", string(command.StdinEnvelope), "what CMD reads: envelope, or body: the text alone")
 	f.Bool("conduct", false, "put the receiver's conduct before the envelope that CMD reads")
@@ -197,6 +198,10 @@ func (m *Main) config(cmd *cobra.Command, args []string, dir string, log *slog.L
 	if cfg.NoPeers, cfg.Peers, err = peersConfig(f); err != nil {
 		return cfg, cli.Exit(cli.ExitUsage, err)
 	}
+	if cfg.ContextProviders, err = contextProviders(f); err != nil {
+		return cfg, cli.Exit(cli.ExitUsage, err)
+	}
+	cfg.NoContext, _ = f.GetBool("no-context")
 	filter, _ := f.GetBool("opencode-filter")
 	cfg.NoFilter = !filter
 	cfg.Agent, err = m.agent(cmd, args, cfg, log)

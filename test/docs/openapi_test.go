@@ -234,10 +234,10 @@ func TestTheTunnelsDocumentAndTheHubsInnerRoutesAgree(t *testing.T) {
 func TestTheTunnelsDocumentAndTheNodesRoutesAgree(t *testing.T) {
 	all := allSources(t)
 	real := map[string]bool{}
-	for dir, name := range map[string]string{"node": "Handler", "node/tasks": "Routes", "node/mail": "Routes", "node/opencomms/board": "Routes", "node/peers/board": "Routes"} {
-		list := all[dir].funcs[name]
+	for _, at := range [][2]string{{"node", "Handler"}, {"node", "tunnelRoutes"}, {"node/tasks", "Routes"}, {"node/mail", "Routes"}, {"node/opencomms/board", "Routes"}, {"node/peers/board", "Routes"}} {
+		list := all[at[0]].funcs[at[1]]
 		if list == nil {
-			t.Fatalf("%s has no %s, where a node's routes were", dir, name)
+			t.Fatalf("%s has no %s, where a node's routes were", at[0], at[1])
 		}
 		for _, f := range list {
 			maps.Copy(real, routesIn(f))

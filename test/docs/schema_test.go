@@ -58,6 +58,8 @@ var schemaTypes = map[string]map[string]reflect.Type{
 		"Status": reflect.TypeFor[node.Status](), "LinkStatus": reflect.TypeFor[link.Status](),
 		"Mail": reflect.TypeFor[api.Mail](), "MailReceipt": reflect.TypeFor[api.MailReceipt](), "MailReceipts": reflect.TypeFor[api.MailReceipts](),
 		"MailSettled": reflect.TypeFor[api.MailSettled](), "MailQuery": reflect.TypeFor[api.MailQuery](), "MailKnown": reflect.TypeFor[api.MailKnown](),
+		"ContextAsk": reflect.TypeFor[api.ContextAsk](), "ContextAnswer": reflect.TypeFor[api.ContextAnswer](), "ContextAnswerLeg": reflect.TypeFor[api.ContextAnswerLeg](),
+		"Query": reflect.TypeFor[ocp.Query](), "Found": reflect.TypeFor[ocp.Result](),
 		"MemoryPage": reflect.TypeFor[api.MemoryPage](), "MemoryItem": reflect.TypeFor[api.MemoryItem](), "MemoryResult": reflect.TypeFor[api.MemoryResult](), "MemoryDigest": reflect.TypeFor[api.MemoryDigest](),
 		"PeerRoster": reflect.TypeFor[api.PeerRoster](),
 		"MailBox":    reflect.TypeFor[mail.Snapshot](), "PushedProject": reflect.TypeFor[push.Project](),

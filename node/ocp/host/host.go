@@ -256,7 +256,7 @@ func (h *Host) Consent(ctx context.Context, name string, c api.ContextConsent) e
 	}
 	consent := ocp.Consent{
 		Provider: s.Provider, Name: s.Name, URL: s.URL, DataFlow: s.DataFlow,
-		GrantedScope: c.Scope, GrantedAt: h.cfg.Now().UTC(), GrantedBy: c.GrantedBy,
+		GrantedScope: c.Scope, GrantedAt: h.cfg.Now().UTC(), GrantedBy: clip(c.GrantedBy, maxWord),
 	}
 	if err := h.consents.record(consent); err != nil {
 		return err

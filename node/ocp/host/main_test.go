@@ -157,7 +157,7 @@ func ask(t testing.TB, h *Host, goal string) map[string]api.ContextAnswerLeg {
 	return askFor(t, t.Context(), h, ocp.Query{Goal: goal})
 }
 
-func askFor(t testing.TB, ctx context.Context, h *Host, q ocp.Query) map[string]api.ContextAnswerLeg { //nolint:revive // the test comes first
+func askFor(t testing.TB, ctx context.Context, h *Host, q ocp.Query) map[string]api.ContextAnswerLeg {
 	t.Helper()
 	legs, err := h.Ask(ctx, q, memory.Scope{All: true})
 	if err != nil {
