@@ -56,6 +56,8 @@ func newDesk(cfg Config) (*desk, error) {
 	if _, err := rand.Read(b[:]); err != nil {
 		return nil, err
 	}
+	d := &desk{instance: hex.EncodeToString(b[:]), quit: make(chan struct{})}
+	cfg.Tasks.Delivered = d.delivered
 	r, err := tasks.Open(cfg.Tasks)
 	if err != nil {
 		return nil, err
@@ -64,7 +66,15 @@ func newDesk(cfg Config) (*desk, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Stop(context.Background()))
 	}
-	return &desk{cfg: cfg, instance: hex.EncodeToString(b[:]), box: box, quit: make(chan struct{}), current: r}, nil
+	d.cfg, d.box, d.current = cfg, box, r
+	return d, nil
+}
+
+// delivered is called when the hub has a result: now it tells it to the memory, too.
+func (d *desk) delivered() {
+	if d.syncer != nil {
+		d.syncer.Nudge()
+	}
 }
 
 // runner is the one with the present journal.

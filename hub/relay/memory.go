@@ -18,8 +18,9 @@ import (
 
 // A feed first tells all digests, binding after binding, and then the tasks that settled.
 // Its cursor is "d." with the last binding that was told, or "t." with the place of the last
-// task. A compaction, a reset or a clear brings the digests of its binding along, so that
-// the first part needs no repeat.
+// task, and of the last one that changed behind the feed, see overtaken. A compaction, a reset,
+// a clear and a task with a new session bring the digests of their binding along, so that the
+// first part needs no repeat.
 const (
 	digestsPart = "d."
 	tasksPart   = "t."
@@ -56,9 +57,9 @@ func (r *Relay) Memory(ctx context.Context, party, cursor string, limit int) (ap
 			return f.page, err
 		}
 	case tasksPart:
-		var mark store.SettledMark
-		if mark, err = parseMark(rest); err == nil {
-			err = f.tasks(mark)
+		var place tasksPlace
+		if place, err = parsePlace(rest); err == nil {
+			err = f.tasks(place)
 			return f.page, err
 		}
 	default:
@@ -67,18 +68,28 @@ func (r *Relay) Memory(ctx context.Context, party, cursor string, limit int) (ap
 	return f.page, api.Errorf(api.CodeBadRequest, "after is the cursor of an earlier page")
 }
 
-func parseMark(s string) (m store.SettledMark, err error) {
-	ended, seq, ok := strings.Cut(s, ".")
-	if m.Ended, err = strconv.ParseInt(ended, 10, 64); err == nil {
-		m.Seq, err = strconv.ParseUint(seq, 10, 64)
-	}
-	if err == nil && !ok {
-		err = errors.New("no number")
-	}
-	return m, err
+// tasksPlace is a place among the tasks that settled.
+type tasksPlace struct {
+	mark      store.SettledMark
+	overtaken overtakenPlace
 }
 
-func markCursor(m store.SettledMark) string { return fmt.Sprintf("%s%d.%d", tasksPart, m.Ended, m.Seq) }
+func parsePlace(s string) (p tasksPlace, err error) {
+	parts := strings.Split(s, ".")
+	if len(parts) != 4 {
+		return p, errors.New("not four parts")
+	}
+	var errs [3]error
+	p.mark.Ended, errs[0] = strconv.ParseInt(parts[0], 10, 64)
+	p.mark.Seq, errs[1] = strconv.ParseUint(parts[1], 10, 64)
+	p.overtaken.run = parts[2]
+	p.overtaken.n, errs[2] = strconv.ParseUint(parts[3], 10, 64)
+	return p, errors.Join(errs[:]...)
+}
+
+func (p tasksPlace) cursor() string {
+	return fmt.Sprintf("%s%d.%d.%s.%d", tasksPart, p.mark.Ended, p.mark.Seq, p.overtaken.run, p.overtaken.n)
+}
 
 func (f *memoryFeed) full() bool {
 	return len(f.page.Items) >= f.limit || f.read >= api.MaxMemoryRead
@@ -110,7 +121,7 @@ func (f *memoryFeed) digests(after string) error {
 		}
 		f.page.Next = digestsPart + base64.RawURLEncoding.EncodeToString([]byte(orderOf(b)))
 	}
-	f.page.Next = markCursor(store.SettledMark{})
+	f.page.Next = tasksPlace{}.cursor()
 	return nil
 }
 
@@ -188,8 +199,13 @@ func (f *memoryFeed) named(id string) (api.Party, error) {
 	return api.Party{ID: id, Name: name}, nil
 }
 
-// tasks tells those that settled after a place.
-func (f *memoryFeed) tasks(after store.SettledMark) error {
+// tasks tells those that settled after a place, and before them what changed behind it.
+func (f *memoryFeed) tasks(from tasksPlace) error {
+	if more, err := f.changed(&from); err != nil || more {
+		f.page.Next, f.page.More = from.cursor(), true
+		return err
+	}
+	after := from.mark
 	list, err := f.st.Settled(f.ctx, store.SettledQuery{Party: f.party, After: after, Limit: f.limit})
 	if err != nil {
 		return err
@@ -211,21 +227,38 @@ func (f *memoryFeed) tasks(after store.SettledMark) error {
 			after = again
 		}
 	}
-	f.page.Next = markCursor(after)
+	from.mark = after
+	f.page.Next = from.cursor()
 	return nil
+}
+
+// changed tells what changed behind a place, and moves it. It reports whether the page is
+// full with it.
+func (f *memoryFeed) changed(at *tasksPlace) (full bool, err error) {
+	for !f.full() {
+		ids, next := f.passed(f.party, at.overtaken, 1)
+		at.overtaken = next
+		if len(ids) == 0 {
+			return false, nil
+		}
+		t, err := f.st.Task(f.ctx, ids[0])
+		switch {
+		case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrForgotten): // it was removed meanwhile
+			continue
+		case err != nil:
+			return true, err
+		}
+		if err := f.task(t); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 // task tells one: of an operation on a session the digests of its binding.
 func (f *memoryFeed) task(t store.Task) error {
 	if t.Op != "" {
-		b, err := f.st.Binding(f.ctx, bindingKey(t))
-		if errors.Is(err, store.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return f.binding(b)
+		return f.digestsOf(t)
 	}
 	o, key := t.Outcome, store.PartKey{Kind: store.PartReply, Attempt: t.Attempt, Turn: t.Turn}
 	if t.Late != nil {
@@ -255,5 +288,20 @@ func (f *memoryFeed) task(t store.Task) error {
 		}
 	}
 	f.page.Items = append(f.page.Items, api.MemoryItem{Result: &m})
+	if t.New { // it ended what the digests of the session before hold for
+		return f.digestsOf(t)
+	}
 	return nil
+}
+
+// digestsOf tells the digests of a task's binding.
+func (f *memoryFeed) digestsOf(t store.Task) error {
+	b, err := f.st.Binding(f.ctx, bindingKey(t))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.binding(b)
 }

@@ -66,7 +66,7 @@ func TestMemoryTellsANodeWhatItDispatchedAndWhatItWasGivenAndNothingElse(t *test
 			t.Errorf("pages of %d: %v", limit, got)
 		}
 	}
-	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0", 1)
+	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0..0", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestMemoryGoesOnFromItsCursorWhileTasksSettle(t *testing.T) {
 	h := newHarness(t)
 	h.settledTask("t1", "alice", "alpha", 1)
 	h.settledTask("t2", "alice", "alpha", 3)
-	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0", 1)
+	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0..0", 1)
 	if err != nil || !page.More || page.Items[0].Result.Task != "t1" {
 		t.Fatalf("%+v, %v", page, err)
 	}
@@ -118,7 +118,7 @@ func TestMemoryReadsNoMoreThanAPageMay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0", 100)
+	page, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, "t.0.0..0", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +175,69 @@ func TestMemoryTellsDigestsUntilWhenTheyHoldAndWhichAreGone(t *testing.T) {
 
 func TestMemoryRefusesACursorThatIsNone(t *testing.T) {
 	h := newHarness(t)
-	for _, cursor := range []string{"x", "t.", "t.1", "t.a.b", "d.*", "q.1.2"} {
+	for _, cursor := range []string{"x", "t.", "t.1", "t.1.1", "t.a.b..0", "t.1.1.run.x", "d.*", "q.1.2"} {
 		if _, err := h.relay.Memory(context.Background(), h.ids["alpha"].ID, cursor, 1); api.ErrorCode(err) != api.CodeBadRequest {
 			t.Errorf("%s: %v", cursor, err)
 		}
+	}
+}
+
+func TestMemoryTellsAtOnceWhatComesLongAfterItsEnd(t *testing.T) {
+	h := newHarness(t)
+	beta := h.node("beta", "j1")
+	beta.attach()
+	h.submit("alice", "beta", id(1), "x")
+	o := beta.next()
+	h.await(id(1), api.StateAccepted)
+	if _, err := h.relay.Abandon(context.Background(), id(1)); err != nil {
+		t.Fatal(err)
+	}
+	h.clock.forward(2 * api.MemoryOverlap)
+	got, next := fed(t, h, "beta", "", 10)
+	if !slices.Equal(got, []string{id(1)}) {
+		t.Fatalf("before the result: %v", got)
+	}
+	if got, next = fed(t, h, "beta", next, 10); got != nil {
+		t.Fatalf("it is told again: %v", got)
+	}
+	if err := beta.settle(o, api.Outcome{State: api.StateDone, Summary: "late", Reply: "the late reply"}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := h.relay.Memory(context.Background(), h.ids["beta"].ID, next, 1)
+	if err != nil || len(page.Items) != 1 || page.Items[0].Result.Reply != "the late reply" {
+		t.Fatalf("after the result: %+v, %v", page, err)
+	}
+	if got, _ := fed(t, h, "alpha", next, 1); got != nil {
+		t.Errorf("another node is told %v", got)
+	}
+	if got, _ = fed(t, h, "beta", page.Next, 1); got != nil {
+		t.Errorf("it is told twice: %v", got)
+	}
+	if got, _ = fed(t, h, "beta", "t."+fmt.Sprint(h.clock.Now().UnixNano())+".0.another.77", 1); !slices.Equal(got, []string{id(1)}) {
+		t.Errorf("with a place in another life of the hub: %v", got)
+	}
+}
+
+func TestATaskWithANewSessionTellsUntilWhenTheFormerDigestsHeld(t *testing.T) {
+	h := newHarness(t)
+	ctx := context.Background()
+	key := store.BindingKey{Controller: h.ids["alice"].ID, Target: h.ids["alpha"].ID}
+	at := time.Unix(5, 0).UTC()
+	b, err := h.store.PutBinding(ctx, store.Binding{BindingKey: key, Generation: 1, Lane: 1, Context: 1, Digest: 1, CreatedAt: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.store.PutDigest(ctx, key, store.Digest{Digest: api.Digest{Generation: 1, Task: "c1", At: at, Facts: []string{"a fact"}}, Context: 1}); err != nil {
+		t.Fatal(err)
+	}
+	_, next := fed(t, h, "alpha", "", 10)
+	b.Generation, b.Lane, b.Context = 2, 2, 2
+	b.Former = []store.FormerSession{{FormerSession: api.FormerSession{Generation: 1, Why: api.EndedReset, EndedAt: at.Add(time.Second)}}}
+	if _, err := h.store.PutBinding(ctx, b); err != nil {
+		t.Fatal(err)
+	}
+	h.settledTask("t1", "alice", "alpha", 3600, func(task *store.Task) { task.New = true })
+	if got, _ := fed(t, h, "alpha", next, 10); !slices.Equal(got, []string{"t1", "digest 1 until 6"}) {
+		t.Errorf("got %v", got)
 	}
 }

@@ -129,6 +129,7 @@ type Relay struct {
 	textBytes int      // of all entries' text
 	work      []*entry // operations that the relay has to go on with, each at most once
 	ended     uint64   // counts the operations that ended
+	overtaken overtaken
 
 	due chan struct{} // room for one: there is work
 }
@@ -144,7 +145,7 @@ func New(ctx context.Context, cfg Config) (*Relay, error) {
 		hubID: info.HubID, restored: !info.RestoredAt.IsZero(),
 		tasks: map[string]*entry{}, turns: map[string]*turn{}, queues: map[string]*queue{}, noting: map[store.BindingKey]*noting{}, byAuthor: map[string]int{},
 		states: map[api.State]int{}, rates: map[string]*rate{}, gone: map[string]string{},
-		due: make(chan struct{}, 1),
+		due: make(chan struct{}, 1), overtaken: newOvertaken(),
 	}
 	err := cfg.Store.OpenTasks(ctx, func(t store.Task) error {
 		r.mu.Lock()

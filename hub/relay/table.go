@@ -50,6 +50,7 @@ func (r *Relay) put(t store.Task) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.publish(t)
+	r.noteOvertaken(t)
 	e := r.tasks[t.ID]
 	switch {
 	case e == nil && t.State.Settled(): // a late result

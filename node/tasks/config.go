@@ -118,6 +118,9 @@ type Config struct {
 
 	// Now is the clock for stamps and ages; nil: time.Now.
 	Now func() time.Time
+	// Delivered is called, without locks, after each result that the hub acknowledged. It
+	// must not block; several calls come at once. nil: not called.
+	Delivered func()
 	// Log gets what an operator should see; nil: discarded.
 	Log *slog.Logger
 	// Faults makes commits fail in tests; nil: none.

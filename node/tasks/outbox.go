@@ -192,6 +192,9 @@ func (o *outbox) done(d *delivery, gen int, acked bool, wait time.Duration) (nex
 		o.active--
 	}
 	o.mu.Unlock()
+	if acked && o.cfg.Delivered != nil {
+		o.cfg.Delivered()
+	}
 	if empty {
 		o.emptied()
 	}

@@ -16,8 +16,11 @@ import (
 )
 
 const (
-	// DefaultPoll is how often hub and channels are looked at, beside after each hello.
+	// DefaultPoll is how often hub and channels are looked at, beside after each hello and
+	// each nudge.
 	DefaultPoll = time.Minute
+	// DefaultGather is how long a round waits after a nudge for others to come along.
+	DefaultGather = time.Second
 	// sweepEvery is how often everything is told anew, and what does not come any more is
 	// forgotten.
 	sweepEvery = 24 * time.Hour
@@ -51,13 +54,17 @@ type SyncConfig struct {
 	Workspaces []agent.Workspace
 	// Poll is how often it is looked; 0: DefaultPoll.
 	Poll time.Duration
-	Log  *slog.Logger // nil: discarded
+	// Gather is how long a nudge waits for others, so that a stream of results makes no
+	// stream of rounds; 0: DefaultGather.
+	Gather time.Duration
+	Log    *slog.Logger // nil: discarded
 }
 
 // Syncer keeps an index filled. Its methods are safe for concurrent use.
 type Syncer struct {
 	cfg  SyncConfig
-	wake chan struct{}
+	wake chan struct{} // room for one: look at once
+	news chan struct{} // room for one: look soon
 
 	mu       sync.Mutex // guards the following fields
 	hub      Hub        // nil: not connected
@@ -71,10 +78,13 @@ func NewSyncer(cfg SyncConfig) *Syncer {
 	if cfg.Poll == 0 {
 		cfg.Poll = DefaultPoll
 	}
+	if cfg.Gather == 0 {
+		cfg.Gather = DefaultGather
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Syncer{cfg: cfg, wake: make(chan struct{}, 1), threaded: map[string]fileMark{}}
+	return &Syncer{cfg: cfg, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), threaded: map[string]fileMark{}}
 }
 
 // Attach gives it the hub after a hello, and the node's identity id there.
@@ -82,8 +92,16 @@ func (s *Syncer) Attach(hub Hub, self string) {
 	s.mu.Lock()
 	s.hub, s.self = hub, self
 	s.mu.Unlock()
+	signal(s.wake)
+}
+
+// Nudge says that the hub has something new. Many at about the same time lead to one round.
+// It does not block.
+func (s *Syncer) Nudge() { signal(s.news) }
+
+func signal(c chan struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -114,6 +132,17 @@ func (s *Syncer) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 		case <-s.wake:
+		case <-s.news:
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.wake:
+			case <-time.After(s.cfg.Gather):
+			}
+			select { // what came meanwhile is told by the round
+			case <-s.news:
+			default:
+			}
 		}
 	}
 }
