@@ -62,8 +62,6 @@ func (r *Relay) Memory(ctx context.Context, party, cursor string, limit int) (ap
 			err = f.tasks(place)
 			return f.page, err
 		}
-	default:
-		err = errors.New("no part")
 	}
 	return f.page, api.Errorf(api.CodeBadRequest, "after is the cursor of an earlier page")
 }

@@ -286,3 +286,6 @@ func identify(tx *bolt.Tx, cfg Config, schema *int) error {
 	}
 	return nil
 }
+
+// InUse reports whether bbolt gave up waiting for a file that somebody holds.
+func InUse(err error) bool { return errors.Is(err, berrors.ErrTimeout) }

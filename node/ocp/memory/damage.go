@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	index "github.com/blevesearch/bleve_index_api"
+
+	"opencode-mesh/store/boltdb"
 )
 
 // errDamaged is what is wrong with files that are not as they were written.
@@ -43,12 +45,15 @@ func openOrRemake(cfg Config, queue *index.AnalysisQueue) (index.Index, error) {
 	err := sound(cfg.Path)
 	if err == nil {
 		err = guarded(func() (err error) {
-			engine, err = startEngine(dir, queue)
+			engine, err = startEngine(dir, queue, false)
 			return err
 		})
 	}
 	if err == nil {
 		return engine, nil
+	}
+	if boltdb.InUse(err) {
+		return nil, fmt.Errorf("another process, or a disk that does not answer, holds %s: %w", dir, err)
 	}
 	if _, statErr := os.Stat(dir); statErr == nil {
 		cfg.Log.Warn("the memory cannot be used as it is on disk; it is made anew and filled again from hub, channels and workspaces", "dir", dir, "err", err)
@@ -60,7 +65,7 @@ func openOrRemake(cfg Config, queue *index.AnalysisQueue) (index.Index, error) {
 		return nil, err
 	}
 	err = guarded(func() (err error) {
-		engine, err = startEngine(dir, queue)
+		engine, err = startEngine(dir, queue, false)
 		return err
 	})
 	return engine, err

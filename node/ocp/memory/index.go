@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	index "github.com/blevesearch/bleve_index_api"
 
@@ -41,6 +43,8 @@ type Config struct {
 	MaxItems int
 	// Log gets what an operator should see; nil: discarded.
 	Log *slog.Logger
+
+	commitLimit, closeLimit time.Duration // 0: the constants
 }
 
 // Index is the text index. Its methods are safe for concurrent use; a query sees what was
@@ -52,8 +56,12 @@ type Index struct {
 	// open is held for reading by whatever uses engine, and for writing by Close.
 	open   sync.RWMutex
 	engine index.Index // nil once closed
+	failed bool        // the last commit failed, and engine takes none
 
 	writing sync.Mutex // one change at a time
+
+	quit    chan struct{} // closed by Close
+	quitted sync.Once
 }
 
 // Open opens the index, or makes it. One that is damaged is removed and made anew, with a
@@ -70,7 +78,9 @@ func Open(cfg Config) (*Index, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	x := &Index{cfg: cfg, queue: index.NewAnalysisQueue(1)}
+	cfg.commitLimit = cmp.Or(cfg.commitLimit, commitLimit)
+	cfg.closeLimit = cmp.Or(cfg.closeLimit, closeLimit)
+	x := &Index{cfg: cfg, quit: make(chan struct{}), queue: index.NewAnalysisQueue(1)}
 	engine, err := openOrRemake(cfg, x.queue)
 	if err != nil {
 		x.queue.Close()
@@ -81,28 +91,33 @@ func Open(cfg Config) (*Index, error) {
 }
 
 // engineConfig is that of the engine: one file of older states is kept, so that a crash
-// while it writes loses nothing that was acknowledged.
+// while it writes loses nothing that was acknowledged. It does not wait without end for another
+// that has the files.
 func engineConfig(dir string) map[string]any {
-	return map[string]any{"path": dir, "numSnapshotsToKeep": 1}
+	return map[string]any{"path": dir, "numSnapshotsToKeep": 1, "bolt_timeout": closeLimit.String(), "asyncErrorCallbackName": pausing}
 }
 
 // startEngine opens the engine on a directory.
-func startEngine(dir string, queue *index.AnalysisQueue) (index.Index, error) {
-	e, err := scorch.NewScorch(scorch.Name, engineConfig(dir), queue)
+func startEngine(dir string, queue *index.AnalysisQueue, readOnly bool) (index.Index, error) {
+	cfg := engineConfig(dir)
+	cfg["read_only"] = readOnly
+	e, err := scorch.NewScorch(scorch.Name, cfg, queue)
 	if err == nil {
 		err = e.Open()
 	}
 	return e, err
 }
 
-// Close waits for what is under way and closes the index. Further calls do nothing.
+// Close waits for what is under way and closes the index. A disk that does not answer is
+// waited for only so long, which is an error. Further calls do nothing.
 func (x *Index) Close() error {
+	x.quitted.Do(func() { close(x.quit) })
 	x.open.Lock()
 	defer x.open.Unlock()
 	if x.engine == nil {
 		return nil
 	}
-	err := x.engine.Close()
+	err := x.shut(x.engine)
 	x.queue.Close()
 	x.engine = nil
 	return err
@@ -157,6 +172,9 @@ func (x *Index) put(ctx context.Context, items []Item, n *note) error {
 	}
 	x.writing.Lock()
 	defer x.writing.Unlock()
+	if err := x.resume(); err != nil {
+		return err
+	}
 	for len(tidied) > maxBatch {
 		if err := x.putBatch(ctx, tidied[:maxBatch], nil); err != nil {
 			return err
@@ -202,13 +220,24 @@ func (x *Index) commit(ctx context.Context, b *index.Batch) error {
 	if len(b.IndexOps) == 0 && len(b.InternalOps) == 0 {
 		return nil
 	}
-	return x.use(ctx, func(e index.Index) error { return e.Batch(b) })
+	var failure error
+	err := x.use(ctx, func(e index.Index) error {
+		failure = x.write(e, b)
+		return failure
+	})
+	if failure != nil {
+		x.suspend(failure)
+	}
+	return err
 }
 
 // Delete removes items; ids that are not there are no error.
 func (x *Index) Delete(ctx context.Context, ids ...string) error {
 	x.writing.Lock()
 	defer x.writing.Unlock()
+	if err := x.resume(); err != nil {
+		return err
+	}
 	return x.remove(ctx, ids)
 }
 

@@ -1,0 +1,135 @@
+package memory
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	index "github.com/blevesearch/bleve_index_api"
+
+	"opencode-mesh/protocol/ocp"
+)
+
+// badDisk is an engine whose commits fail, or wait for ever.
+type badDisk struct {
+	index.Index
+	fail error
+	wait chan struct{} // nil: no waiting
+}
+
+func (d *badDisk) Batch(*index.Batch) error {
+	if d.wait != nil {
+		<-d.wait
+	}
+	return d.fail
+}
+
+// breakDisk makes the next commits of an index go wrong, until it is opened anew.
+func breakDisk(x *Index, fail error, wait chan struct{}) {
+	x.open.Lock()
+	defer x.open.Unlock()
+	x.engine = &badDisk{x.engine, fail, wait}
+}
+
+func TestAFullDiskFailsThePutAndTheMemoryCanBeAskedAndGoesOn(t *testing.T) {
+	x := newIndex(t, Config{})
+	put(t, x, item("one", "walrus"))
+	breakDisk(x, syscall.ENOSPC, nil)
+	if err := x.Put(context.Background(), []Item{item("two", "walrus")}); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("got %v", err)
+	}
+	if got := ids(ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true})); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("meanwhile: %v", got)
+	}
+	put(t, x, item("three", "walrus"))
+	if n := x.Count(); n != 2 {
+		t.Errorf("%d items, want 2", n)
+	}
+	if err := x.Delete(context.Background(), "one"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestADiskThatDoesNotAnswerIsNotWaitedForWithoutEnd(t *testing.T) {
+	wait := make(chan struct{})
+	defer close(wait)
+	x := newIndex(t, Config{commitLimit: time.Millisecond})
+	breakDisk(x, nil, wait)
+	if err := x.Put(context.Background(), []Item{item("one", "walrus")}); !errors.Is(err, errStuck) {
+		t.Fatalf("got %v", err)
+	}
+	x.cfg.commitLimit = commitLimit
+	put(t, x, item("two", "walrus"))
+	if got := ids(ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true})); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("afterwards: %v", got)
+	}
+}
+
+func TestClosingDoesNotHangOnACommitThatDoes(t *testing.T) {
+	wait := make(chan struct{})
+	defer close(wait)
+	x := newIndex(t, Config{closeLimit: time.Millisecond})
+	begun := make(chan struct{})
+	x.open.Lock()
+	x.engine = &badDisk{x.engine, nil, wait}
+	x.open.Unlock()
+	put := make(chan error, 1)
+	go func() {
+		close(begun)
+		put <- x.Put(context.Background(), []Item{item("one", "walrus")})
+	}()
+	<-begun
+	closed := make(chan error, 1)
+	go func() { closed <- x.Close() }()
+	for range 2 {
+		select {
+		case err := <-put:
+			if err == nil {
+				t.Error("the item is said to be kept")
+			}
+		case err := <-closed:
+			if err != nil && !strings.Contains(err.Error(), errStuck.Error()) {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("it hangs")
+		}
+	}
+}
+
+func TestARoundThatCouldNotKeepWhatItReadReadsItAgain(t *testing.T) {
+	x := newIndex(t, Config{})
+	hub := newLoud(result("t1", "one"))
+	s := NewSyncer(SyncConfig{Index: x})
+	s.Attach(hub, "idB")
+	round(t, s)
+	hub.add(result("t2", "two"))
+	breakDisk(x, syscall.ENOSPC, nil)
+	s.round(context.Background())
+	if !strings.Contains(s.Problem(), syscall.ENOSPC.Error()) {
+		t.Errorf("the problem is %q", s.Problem())
+	}
+	round(t, s)
+	if n := x.Count(); n != 2 {
+		t.Errorf("%d items, want 2", n)
+	}
+}
+
+func TestAnIndexThatSomebodyHoldsIsNotMadeAnew(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "memory")
+	x := newIndex(t, Config{Path: dir})
+	put(t, x, item("one", "walrus"))
+	if y, err := Open(Config{Path: dir}); err == nil {
+		_ = y.Close()
+		t.Fatal("it was opened twice")
+	}
+	put(t, x, item("two", "walrus"))
+	if n := x.Count(); n != 2 {
+		t.Errorf("%d items, want 2", n)
+	}
+}
