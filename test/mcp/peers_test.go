@@ -76,7 +76,7 @@ func contains(t *testing.T, text string, parts ...string) {
 func town(t *testing.T) *fleet.Node {
 	t.Helper()
 	f := fleet.New(t)
-	n := f.Node("alpha", f.Demo(), fleet.Args("--peers-dir", filepath.Join(t.TempDir(), "peers"), "--peers-option", "sweepMs=100"))
+	n := f.Node("alpha", fleet.Args("--peers-dir", filepath.Join(t.TempDir(), "peers"), "--peers-option", "sweepMs=100"), f.Demo())
 	f.Ctl("laptop").Online("alpha")
 	return n
 }

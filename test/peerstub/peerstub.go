@@ -15,8 +15,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,13 +31,16 @@ const Patience = 20 * time.Second
 // beat is how often an entry is written and acknowledgements are told.
 const beat = 100 * time.Millisecond
 
+// Again is a policy that no peer has: all that comes was said a moment ago.
+const Again = "again"
+
 // Config of a Peer.
 type Config struct {
 	StorageDir string
 	Session    string
 	Name       string
 	Directory  string
-	Policy     string // accept, hold or refuse
+	Policy     string // accept, hold or refuse; Again takes everything for a duplicate
 	V1         bool   // has no entry of version 2 and tells no acknowledgements
 }
 
@@ -211,7 +216,8 @@ func (p *Peer) tell(ctx context.Context) {
 	}
 }
 
-// List is the registry as others see it, without the peer itself.
+// List is the registry as others see it, without the peer itself and processes that are
+// gone.
 func (p *Peer) List() (out []peers.Entry) {
 	files, _ := filepath.Glob(filepath.Join(p.cfg.StorageDir, "peers.d", "*.json"))
 	for _, f := range files {
@@ -220,11 +226,21 @@ func (p *Peer) List() (out []peers.Entry) {
 			continue // it was replaced
 		}
 		e, err := peers.ReadEntry(data)
-		if err == nil && !e.V1 && e.EndpointID != p.ID {
+		if err == nil && !e.V1 && e.EndpointID != p.ID && runs(e.PID) {
 			out = append(out, e)
 		}
 	}
 	return out
+}
+
+// runs reports whether a process is there.
+func runs(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil || pid <= 0 {
+		return false
+	}
+	defer p.Release() //nolint:errcheck // nothing to do about it
+	return p.Signal(syscall.Signal(0)) == nil || runtime.GOOS == "windows"
 }
 
 // Find is the entry of an endpoint.
@@ -405,7 +421,7 @@ func (p *Peer) take(m peers.Message) (status string, mute bool) {
 	k := strings.Join([]string{m.FromEndpoint, m.ID}, "\x00")
 	g := p.got[k]
 	if g == nil {
-		g = &Got{Message: m, Status: map[string]string{"": peers.Delivered, peers.PolicyAccept: peers.Delivered, peers.PolicyRefuse: peers.Refused}[p.cfg.Policy]}
+		g = &Got{Message: m, Status: map[string]string{"": peers.Delivered, peers.PolicyAccept: peers.Delivered, peers.PolicyRefuse: peers.Refused, Again: peers.Duplicate}[p.cfg.Policy]}
 		for _, o := range p.order { // the same words within a second
 			if old := p.got[o]; old.FromEndpoint == m.FromEndpoint && old.Text == m.Text && m.SentAt-old.SentAt < 1000 && g.Status == peers.Delivered {
 				g.Status = peers.Duplicate
