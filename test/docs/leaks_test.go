@@ -29,13 +29,17 @@ func TestEveryPackageLooksForGoroutinesThatItLeavesBehind(t *testing.T) {
 }
 
 // looksForLeaks reports whether one of these uses goleak, or the main of the commands'
-// tests, which does.
+// tests or of those with a fleet beside them, which do.
 func looksForLeaks(mains []*ast.FuncDecl) bool {
 	found := false
 	for _, f := range mains {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if id, ok := n.(*ast.Ident); ok && (id.Name == "goleak" || id.Name == "clitest") {
 				found = true
+			}
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Verify" {
+				of, ok := sel.X.(*ast.Ident)
+				found = found || ok && of.Name == "fleet"
 			}
 			return true
 		})
