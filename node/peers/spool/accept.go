@@ -175,7 +175,7 @@ func (q *Queue) acceptAll(ctx context.Context, batch []*arrival) error {
 		if err := v.add(records); err != nil {
 			return err
 		}
-		if v.count(StateDone) > MaxDone {
+		if v.count(StateDone) > v.q.cfg.MaxDone {
 			v.prune()
 		}
 		return nil

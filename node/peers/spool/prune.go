@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// MaxDone is how many messages of one endpoint are known that are done. Above it, the
+	// DefaultMaxDone is how many messages of one endpoint are known that are done. Above it, the
 	// oldest go, a tenth at a time.
-	MaxDone = 10_000
+	DefaultMaxDone = 10_000
 
 	// pruneEvery is the time between two removals of what is older than peers.DoneRetention, beside
 	// that of Load. The original only has that, and a node may run for years.
@@ -38,8 +38,8 @@ func (v *view) prune() {
 	done := v.all(StateDone)
 	slices.SortFunc(done, func(a, b Record) int { return cmp.Compare(a.Ack.AcknowledgedAt, b.Ack.AcknowledgedAt) })
 	excess := 0
-	if len(done) > MaxDone {
-		excess = len(done) - MaxDone*9/10
+	if most := v.q.cfg.MaxDone; len(done) > most {
+		excess = len(done) - most*9/10
 	}
 	now, removed := v.q.now(), false
 	for i, r := range done {

@@ -22,6 +22,7 @@ type Config struct {
 	Dir        string           // the storage directory; all is in its directory spool
 	MaxQueue   int              // messages of one endpoint that are queued or inflight; 0: peers.DefaultMaxQueue
 	MaxHeld    int              // messages of one endpoint that are held; 0: peers.DefaultMaxHeld
+	MaxDone    int              // messages of one endpoint that are done and still known; 0: DefaultMaxDone
 	HeldExpiry time.Duration    // how long a message is held; 0: peers.DefaultHeldExpiry
 	Now        func() time.Time // nil: time.Now
 	Log        *slog.Logger     // nil: none
@@ -68,6 +69,7 @@ type Spool struct {
 func New(cfg Config) *Spool {
 	cfg.MaxQueue = cmp.Or(cfg.MaxQueue, peers.DefaultMaxQueue)
 	cfg.MaxHeld = cmp.Or(cfg.MaxHeld, peers.DefaultMaxHeld)
+	cfg.MaxDone = cmp.Or(cfg.MaxDone, DefaultMaxDone)
 	cfg.HeldExpiry = cmp.Or(cfg.HeldExpiry, peers.DefaultHeldExpiry)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
