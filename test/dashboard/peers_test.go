@@ -5,6 +5,7 @@ package dashboard
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -137,4 +138,34 @@ func TestPeersShowWhoSeesWhomAndWhatBecameOfMessages(t *testing.T) {
 	p.accessible(source, "a node's board in Chinese")
 	p.choose("#node", "")
 	p.until(`location.pathname + location.search === "/peers" && !document.querySelector("#fleet").hidden && document.querySelector("#board").hidden`)
+}
+
+func TestABoardIsReadFromItsNode(t *testing.T) {
+	f := fleet.New(t)
+	newFakeNode(t, f, "alpha", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any = struct{}{}
+		if r.Method+" "+r.URL.Path == "GET /v1/peers/board" {
+			answer = hostileBoard()
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	beta := f.Node("beta", f.Demo())
+	ctl := f.Ctl("desk")
+	ctl.Online("alpha")
+	ctl.Online("beta")
+	p := newPage(t, f)
+	p.expect("/v1/nodes/beta/peers") // while the node is away
+	p.login("/peers?node=alpha")
+	p.until(`document.querySelectorAll("#agents > tr").length === 3 && document.querySelectorAll("#messages > li").length === 6`)
+	p.shows("builder " + hostileMarkup)
+	p.shows("There is more than is listed here.")
+	p.noMarkup()
+	p.choose("#node", "beta")
+	p.shows("No agent of this machine has the peers plugin")
+	p.shows("No message was sent, carried or brought.")
+	beta.Kill()
+	p.shows("beta is offline")
+	p.until(`document.querySelector("#board").hidden`)
+	beta.Start()
+	p.until(`!document.querySelector("#board").hidden && document.querySelector("#problem").hidden`)
 }
