@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ func TestEveryFinalStatusComesBack(t *testing.T) {
 	w := newWorld(t)
 	alpha, beta := w.machine("alpha", "off"), w.machine("beta", "all")
 	a := alpha.peer("ann")
+	knows := beta.peer("knows", policy(peerstub.Again))
 	accepts, refuses, holds := beta.peer("accepts"), beta.peer("refuses", policy("refuse")), beta.peer("holds", policy("hold"))
 	end := func(id, want string) {
 		t.Helper()
@@ -60,16 +62,15 @@ func TestEveryFinalStatusComesBack(t *testing.T) {
 		holds.Decide(status)
 		end(id, status)
 	}
-	first, _ := a.Send(a.Named("beta/accepts"), "same")
-	end(first, peers.Delivered)
-	// The origin's own spool knows a repeat within a second, so the receiver's word is
-	// asked for by hand.
-	second, _ := a.Send(a.Named("beta/accepts"), "same")
-	if got := a.Acked(second).Status; got != peers.Duplicate && got != peers.Delivered {
-		t.Errorf("a repeat ended as %s", got)
-	}
-	if n := len(refuses.Messages()) + len(accepts.Messages()); n > 3 {
-		t.Errorf("%d messages were posted", n)
+	id, _ = a.Send(a.Named("beta/accepts"), "y")
+	end(id, peers.Delivered)
+	// The origin's own spool knows a repeat within a second: this is the receiver's word.
+	id, _ = a.Send(a.Named("beta/knows"), "z")
+	end(id, peers.Duplicate)
+	for _, p := range []*peerstub.Peer{accepts, refuses, knows} {
+		if n := len(p.Messages()); n != 1 {
+			t.Errorf("%d messages were posted", n)
+		}
 	}
 }
 
@@ -246,10 +247,70 @@ func TestATextThatGrowsBeyondWhatIsTakenIsRefused(t *testing.T) {
 	if got := a.Acked(id).Status; got != peers.Refused || len(b.Messages()) != 1 {
 		t.Errorf("a text that grows ended as %s", got)
 	}
-	id, _ = a.Send(to, "small again")
 	b.Answer(func(w http.ResponseWriter) bool { w.WriteHeader(http.StatusRequestEntityTooLarge); return true })
-	if got := a.Acked(id).Status; got != peers.Refused && got != peers.Delivered {
+	id, _ = a.Send(to, "small again")
+	if got := a.Acked(id).Status; got != peers.Refused || len(b.Messages()) != 1 {
 		t.Errorf("what the receiver finds too large ended as %s", got)
+	}
+}
+
+func TestTheSendersRowIsThereBeforeAnythingIsPostedAfterARestartToo(t *testing.T) {
+	w := newWorld(t)
+	alpha, beta := w.machine("alpha", "off"), w.machine("beta", "all")
+	a, b := alpha.peer("ann"), beta.peer("bob")
+	to := a.Named("beta/bob")
+	mem := b.Stop()
+	id, _ := a.Send(to, "hello")
+	from := peers.ProxyID("alpha", a.ID)
+	peerstub.Eventually(t, "the message in beta's journal", func() bool {
+		list, _, err := beta.running.relay.Messages(1)
+		return err == nil && len(list) == 1
+	})
+	beta.stop()
+	b = peerstub.Start(t, peerstub.Config{StorageDir: beta.storage(), Session: "ses_betabob", Name: "bob", Directory: "/srv/bob", Policy: "accept"}, mem)
+	posts := make(chan bool, 100)
+	b.Answer(func(http.ResponseWriter) bool {
+		_, there := b.Find(from)
+		posts <- there
+		return false
+	})
+	beta.start(-1)
+	if got := a.Acked(id).Status; got != peers.Delivered {
+		t.Errorf("%s", got)
+	}
+	for range len(posts) {
+		if !<-posts {
+			t.Error("it was posted before its sender could be found")
+		}
+	}
+}
+
+func TestOneSenderIsPacedAtAReceiverAndAnotherIsNot(t *testing.T) {
+	w := newWorld(t)
+	var ahead atomic.Int64 // of the clock
+	alpha := w.machine("alpha", "off")
+	beta := w.machine("beta", "all", func(c *relay.Config) {
+		c.PostRate = 2
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	a, other, b := alpha.peer("ann"), alpha.peer("carl"), beta.peer("bob")
+	to := a.Named("beta/bob")
+	for i := range 3 {
+		a.Send(to, fmt.Sprint("ann ", i))
+	}
+	peerstub.Eventually(t, "three messages in beta's journal", func() bool {
+		list, _, err := beta.running.relay.Messages(9)
+		return err == nil && len(list) == 3
+	})
+	other.Send(to, "carl") // behind the third of ann, which is looked at before
+	got := b.Wait(3)
+	if got[0].Text != "ann 0" || got[1].Text != "ann 1" || got[2].Text != "carl" {
+		t.Errorf("bob has %q, %q, %q", got[0].Text, got[1].Text, got[2].Text)
+	}
+	ahead.Store(int64(time.Minute))
+	beta.peer("somebody") // with which the relay looks again
+	if got := b.Wait(4); got[3].Text != "ann 2" {
+		t.Errorf("the last is %q", got[3].Text)
 	}
 }
 
