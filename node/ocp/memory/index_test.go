@@ -397,3 +397,13 @@ func TestManyPutAndAskAtOnceAndCloseWaits(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+func TestAFrameOfOneTokenTooManyIsLeftOut(t *testing.T) {
+	x := newIndex(t, Config{})
+	put(t, x, item("one", strings.Repeat("walrus wal", 4))) // 10 tokens
+	for tokens, want := range map[uint32]int{9: 0, 10: 1} {
+		if res := ask(t, x, ocp.Query{Goal: "walrus", MaxTokens: tokens}, Scope{All: true}); len(res.Frames) != want {
+			t.Errorf("within %d tokens: %d frames, want %d", tokens, len(res.Frames), want)
+		}
+	}
+}
