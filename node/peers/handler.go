@@ -18,8 +18,9 @@ const (
 	// ReadyWait is how long a message waits for the endpoint's messages to be read from
 	// the disk, after a start.
 	ReadyWait = 10 * time.Second
-	// acceptTimeout bounds what is done for one request, the lock of the spool included.
-	// It does not end with the client: what was begun is finished.
+	// acceptTimeout bounds what is done for one request, the lock of the spool included,
+	// for which a message waits for spool.AcceptTimeout only. It does not end with the
+	// client: what was begun is finished.
 	acceptTimeout = 8 * time.Second
 )
 

@@ -56,7 +56,8 @@ type arrival struct {
 //
 // Messages that come while the lock is taken are accepted together by the one of them
 // that gets it next, since most of the time is that of the lock and of the disk. If ctx
-// ends while that happens, Accept still waits for what became of its message.
+// ends while that happens, Accept still waits for what became of its message. It waits for
+// AcceptTimeout at most until it begins; after that nothing was stored.
 func (q *Queue) Accept(ctx context.Context, m peers.Message, d Decision) (status string, fresh bool, err error) {
 	if !endpointName.MatchString(q.name) {
 		return "", false, q.badName()
@@ -69,20 +70,21 @@ func (q *Queue) Accept(ctx context.Context, m peers.Message, d Decision) (status
 	q.waiting = append(q.waiting, a)
 	q.mu.Unlock()
 
-	wait, stop := context.WithDeadlineCause(ctx, time.Now().Add(LockTimeout), errLockTimeout)
+	began := time.Now()
+	wait, stop := within(ctx, AcceptTimeout)
 	defer stop()
 	select {
 	case <-a.done:
 	case q.turn <- struct{}{}:
-		// Others' messages do not depend on whether our sender waits.
-		q.serve(context.WithoutCancel(ctx), a)
+		err = q.serve(wait, a)
 		q.give()
 	case <-wait.Done():
-		if q.withdraw(a) {
-			return "", false, q.late(wait)
-		}
-		<-a.done
+		err = q.late(wait, began)
 	}
+	if err != nil && q.withdraw(a) {
+		return "", false, fmt.Errorf("accept a message for %s: %w", q.name, err)
+	}
+	<-a.done
 	return a.status, a.fresh, a.err
 }
 
@@ -128,21 +130,26 @@ func (q *Queue) withdraw(a *arrival) bool {
 	return true
 }
 
-// serve accepts messages that wait, until one of them is accepted. The caller has the
-// turn.
-func (q *Queue) serve(ctx context.Context, until *arrival) {
+// serve accepts messages that wait, until one of them is accepted, which has the turn. An
+// error is about that one alone: the others wait on, each for as long as its sender does.
+func (q *Queue) serve(ctx context.Context, until *arrival) error {
 	for {
 		select {
 		case <-until.done:
-			return
+			return nil
 		default:
 		}
-		q.mu.Lock()
-		n := min(maxBatch, len(q.waiting))
-		batch := slices.Clone(q.waiting[:n])
-		q.waiting = slices.Delete(q.waiting, 0, n)
-		q.mu.Unlock()
-		err := q.acceptAll(ctx, batch)
+		if err := files.MakeDir(q.sys, q.dir); err != nil {
+			return err
+		}
+		var batch []*arrival
+		err := q.locked(ctx, func(v *view) error {
+			batch = q.next()
+			return v.acceptAll(batch)
+		})
+		if batch == nil {
+			return err
+		}
 		for _, a := range batch {
 			if err != nil {
 				a.status, a.fresh, a.err = "", false, fmt.Errorf("accept a message for %s: %w", q.name, err)
@@ -152,34 +159,39 @@ func (q *Queue) serve(ctx context.Context, until *arrival) {
 	}
 }
 
+// next takes the messages that are accepted together.
+func (q *Queue) next() []*arrival {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(maxBatch, len(q.waiting))
+	batch := slices.Clone(q.waiting[:n])
+	q.waiting = slices.Delete(q.waiting, 0, n)
+	return batch
+}
+
 // acceptAll accepts messages, all or none.
-func (q *Queue) acceptAll(ctx context.Context, batch []*arrival) error {
-	if err := files.MakeDir(q.sys, q.dir); err != nil {
+func (v *view) acceptAll(batch []*arrival) error {
+	var records []Record
+	for _, a := range batch {
+		var r Record
+		if r, a.status, a.fresh = v.judge(a.message, a.decision); a.fresh {
+			records = append(records, r)
+			v.in[nameOf(r)] = remember(nil, r)
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if err := v.number(records); err != nil {
 		return err
 	}
-	return q.locked(ctx, func(v *view) error {
-		var records []Record
-		for _, a := range batch {
-			var r Record
-			if r, a.status, a.fresh = v.judge(a.message, a.decision); a.fresh {
-				records = append(records, r)
-				v.in[nameOf(r)] = remember(nil, r)
-			}
-		}
-		if len(records) == 0 {
-			return nil
-		}
-		if err := v.number(records); err != nil {
-			return err
-		}
-		if err := v.add(records); err != nil {
-			return err
-		}
-		if v.count(StateDone) > v.q.cfg.MaxDone {
-			v.prune()
-		}
-		return nil
-	})
+	if err := v.add(records); err != nil {
+		return err
+	}
+	if v.count(StateDone) > v.q.cfg.MaxDone {
+		v.prune()
+	}
+	return nil
 }
 
 // judge says what becomes of a message, and its record if that is new.

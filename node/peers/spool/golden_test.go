@@ -93,7 +93,7 @@ func TestClaimsHaveTheNamesThatOthersLookFor(t *testing.T) {
 		files := tree(t, dir)
 		if len(files) != 1 || !regexp.MustCompile(`^ticket-0000000000000001-[0-9a-f]{32}\.json$`).MatchString(files[0]) {
 			t.Error("while it is held:", files)
-		} else if text := read(t, filepath.Join(dir, files[0])); !regexp.MustCompile(`^\{"kind":"ticket","ticket":1,"token":"[0-9a-f]{32}","pid":\d+,"createdAt":\d{13}\}$`).MatchString(text) {
+		} else if text := read(t, filepath.Join(dir, files[0])); !regexp.MustCompile(`^\{"kind":"ticket","ticket":1,"token":"[0-9a-f]{32}","pid":\d+,"createdAt":\d{13},"process":\{"pid":\d+,"start":".*","space":".*"\}\}$`).MatchString(text) {
 			t.Error(text)
 		}
 		return nil

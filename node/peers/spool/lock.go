@@ -16,15 +16,20 @@ import (
 	"strconv"
 	"time"
 
+	"opencode-mesh/node/internal/proc"
 	"opencode-mesh/node/peers/files"
 )
 
 const (
 	// LockTimeout is how long a change waits for its turn in this process and for the
-	// lock.
+	// lock, together.
 	LockTimeout = 5 * time.Second
+	// AcceptTimeout is the same for a message that is to be accepted: its sender waits for
+	// peers.SendTimeout only.
+	AcceptTimeout = 2500 * time.Millisecond
 	// LockStale is the age at which a claim on the lock counts as left behind and is
-	// removed. It is the file's age by its time of modification, whoever made it.
+	// removed. It is the file's age by its time of modification, whoever made it. A claim
+	// that says which process made it goes as soon as that one is known to have ended.
 	LockStale = 30 * time.Second
 
 	lockDir  = ".lock-tickets"
@@ -39,7 +44,7 @@ const (
 // were dead, before all was written. What was written so far counts as it stands.
 var ErrLockLost = errors.New("another program took the lock, because this one held it for too long; try again")
 
-// A LockedError says that somebody else had the lock for all of LockTimeout.
+// A LockedError says that somebody else had the lock for as long as was waited.
 type LockedError struct {
 	Path   string // of the claim that was in the way; the directory, if it was this process
 	PID    int    // of whoever made it; 0 if that cannot be read
@@ -52,14 +57,16 @@ func (e *LockedError) Error() string {
 		e.Path, e.PID, e.Age.Round(time.Millisecond), e.Waited.Round(time.Millisecond), LockStale)
 }
 
-// claim is what stands in a file of the lock. Nothing depends on it but messages to
-// people: the names and the times of the files are what programs agree by.
+// claim is what stands in a file of the lock. The names and the times of the files are
+// what programs agree by. The mark of the process is ours alone: other programs have a
+// bare pid there, of which nobody knows in which container it counts.
 type claim struct {
-	Kind      string `json:"kind"`
-	Ticket    int64  `json:"ticket"`
-	Token     string `json:"token"`
-	PID       int    `json:"pid"`
-	CreatedAt int64  `json:"createdAt"`
+	Kind      string    `json:"kind"`
+	Ticket    int64     `json:"ticket"`
+	Token     string    `json:"token"`
+	PID       int       `json:"pid"`
+	CreatedAt int64     `json:"createdAt"`
+	Process   proc.Mark `json:"process"`
 }
 
 var claimName = regexp.MustCompile(`^(?:choosing-[0-9a-f]{32}|ticket-([0-9]{16})-[0-9a-f]{32})\.json$`)
@@ -75,12 +82,9 @@ type lock struct {
 	ticket string // the file's path
 }
 
-// takeLock waits for the lock until ctx ends, and for LockTimeout at most. The endpoint's
-// directory must be there.
+// takeLock waits for the lock until ctx ends. The endpoint's directory must be there.
 func takeLock(ctx context.Context, sys files.FS, endpointDir string) (l *lock, err error) {
 	began := time.Now()
-	ctx, cancel := context.WithDeadlineCause(ctx, began.Add(LockTimeout), errLockTimeout)
-	defer cancel()
 	dir := filepath.Join(endpointDir, lockDir)
 	if err := files.MakeDir(sys, dir); err != nil {
 		return nil, fmt.Errorf("take the lock: %w", err)
@@ -112,7 +116,7 @@ var errLockTimeout = errors.New("the lock is held")
 func draw(sys files.FS, dir string) (l *lock, err error) {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
-	c := claim{Kind: "choosing", Token: hex.EncodeToString(id[:]), PID: os.Getpid(), CreatedAt: time.Now().UnixMilli()}
+	c := claim{Kind: "choosing", Token: hex.EncodeToString(id[:]), PID: os.Getpid(), CreatedAt: time.Now().UnixMilli(), Process: proc.Self()}
 	choosing := filepath.Join(dir, "choosing-"+c.Token+".json")
 	defer func() {
 		// After the number is there: nobody may see us without one of the two.
@@ -200,7 +204,7 @@ func readClaims(sys files.FS, dir string) ([]found, error) {
 			continue
 		}
 		info, err := e.Info()
-		if err == nil && time.Since(info.ModTime()) > LockStale {
+		if err == nil && (time.Since(info.ModTime()) > LockStale || abandoned(sys, filepath.Join(dir, e.Name()))) {
 			if err = sys.Remove(filepath.Join(dir, e.Name())); err == nil {
 				continue
 			}
@@ -227,6 +231,17 @@ func readClaims(sys files.FS, dir string) ([]found, error) {
 	return claims, nil
 }
 
+// readClaim reads what stands in a file of the lock; nothing, if it cannot be read.
+func readClaim(sys files.FS, path string) (c claim) {
+	if data, err := files.Read(sys, path, maxClaimBytes); err == nil && json.Unmarshal(data, &c) != nil {
+		return claim{}
+	}
+	return c
+}
+
+// abandoned says that whoever made a claim cannot come back to it.
+func abandoned(sys files.FS, path string) bool { return readClaim(sys, path).Process.Gone() }
+
 // ours says whether the lock is still ours.
 func (l *lock) ours() bool {
 	_, err := l.sys.Lstat(l.ticket)
@@ -251,12 +266,7 @@ func (l *lock) release() error {
 // blocked describes who was in the way.
 func blocked(sys files.FS, dir, name string, waited time.Duration) error {
 	e := &LockedError{Path: filepath.Join(dir, name), Waited: waited}
-	if data, err := files.Read(sys, e.Path, maxClaimBytes); err == nil {
-		var c claim
-		if json.Unmarshal(data, &c) == nil {
-			e.PID = c.PID
-		}
-	}
+	e.PID = readClaim(sys, e.Path).PID
 	if info, err := sys.Lstat(e.Path); err == nil {
 		e.Age = time.Since(info.ModTime())
 	}

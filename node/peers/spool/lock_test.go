@@ -104,8 +104,11 @@ func TestAClaimOfThirtySecondsIsDroppedAndAYoungerOneNot(t *testing.T) {
 	}
 }
 
-func TestAHeldLockIsWaitedForFiveSecondsAndItsHolderNamed(t *testing.T) {
+func TestAHeldLockIsWaitedForLessThanSendersWaitAndItsHolderNamed(t *testing.T) {
 	t.Parallel()
+	if AcceptTimeout >= peers.SendTimeout {
+		t.Error("senders are gone before they are told that nothing was kept")
+	}
 	w := newWorld(t, Config{})
 	dir := w.claims()
 	file := "ticket-0000000000000001-" + tokenF + ".json"
@@ -116,10 +119,34 @@ func TestAHeldLockIsWaitedForFiveSecondsAndItsHolderNamed(t *testing.T) {
 	if !errors.As(err, &locked) || locked.PID != 4711 || filepath.Base(locked.Path) != file || !strings.Contains(err.Error(), "4711") {
 		t.Fatal(err)
 	}
-	if waited := time.Since(began); waited < LockTimeout {
+	if waited := time.Since(began); waited < AcceptTimeout {
 		t.Error("waited only", waited)
 	}
 	want(t, tree(t, dir), []string{file})
+	want(t, w.states(), []string{"m1:queued"})
+	// Nor does it wait for those before it, each for a time of its own: a change that has the
+	// turn is longer at it.
+	changing := make(chan error, 1)
+	go func() { changing <- w.Finish(context.Background(), key("m1"), peers.Delivered) }()
+	for len(w.Queue.turn) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		_, _, err := w.Accept(context.Background(), message("m2"), Enqueue)
+		accepted <- err
+	}()
+	select {
+	case err = <-accepted:
+	case <-changing:
+		t.Fatal("the message waited for as long as the change before it")
+	}
+	if !errors.As(err, &locked) || locked.Waited < AcceptTimeout || locked.Waited >= LockTimeout {
+		t.Error(err)
+	}
+	if err := <-changing; !errors.As(err, &locked) {
+		t.Error(err)
+	}
 	want(t, w.states(), []string{"m1:queued"})
 }
 
@@ -159,4 +186,47 @@ func TestATicketThatIsDroppedWhileItWaitsIsDrawnAgain(t *testing.T) {
 	w.must(os.Remove(other))
 	w.must(<-done)
 	want(t, w.states(), []string{"m1:delivered"})
+}
+
+func TestTheClaimsOfAKilledProcessGoAtOnce(t *testing.T) {
+	w := newWorld(t, Config{})
+	dir := w.claims()
+	// Killed while it chooses, with its number, and while it holds the lock.
+	left := map[string]bool{}
+	for at := 1; ; at++ {
+		out := run(t, job{Dir: w.cfg().Dir, Op: "finish", Now: w.now().UnixMilli(), At: at, Lock: true})
+		if out == "done" {
+			break
+		}
+		for _, name := range tree(t, dir) {
+			if readClaim(files.OS{}, filepath.Join(dir, name)).Process.Start != "" { // one that was killed before it said who it is has to age
+				left[name[:6]] = true
+			} else {
+				w.must(os.Remove(filepath.Join(dir, name)))
+			}
+		}
+		began := time.Now()
+		_, _, err := w.Accept(t.Context(), message(fmt.Sprint("after", at)), Enqueue)
+		if err != nil {
+			t.Fatalf("step %d, after %v: %v", at, time.Since(began), err)
+		}
+		want(t, tree(t, dir), nil)
+	}
+	if !left["choosi"] || !left["ticket"] {
+		t.Error("nothing was left behind:", left)
+	}
+}
+
+func TestALivingProcessKeepsItsClaim(t *testing.T) {
+	w := newWorld(t, Config{})
+	dir := w.claims()
+	l, err := takeLock(t.Context(), files.OS{}, w.Queue.dir)
+	w.must(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*lockPoll)
+	defer cancel()
+	if err := w.Requeue(ctx, key("m1")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	want(t, tree(t, dir), []string{filepath.Base(l.ticket)})
+	w.must(l.release())
 }

@@ -16,7 +16,8 @@ import (
 // Queue is the part of a spool that is one endpoint's. It is safe for concurrent use.
 // Its directories are made by the first message that is accepted.
 //
-// A change waits for at most LockTimeout for its turn in this process and for the lock.
+// A change waits for at most LockTimeout for its turn in this process and for the lock,
+// and a message to be accepted for AcceptTimeout.
 // An error of one that is not about the message itself (*LockedError, ErrLockLost, those
 // of the disk) left the messages as they were, or, at the worst, in a state that a
 // repetition of the change recognises.
@@ -35,27 +36,31 @@ type Queue struct {
 	complaints map[string]string // what was said of which file
 }
 
-// take waits for the turn.
+// within bounds a wait for the turn and the lock together.
+func within(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, time.Now().Add(most), errLockTimeout)
+}
+
+// take waits for the turn until ctx, of within, ends.
 func (q *Queue) take(ctx context.Context) error {
 	if !endpointName.MatchString(q.name) {
 		return q.badName()
 	}
-	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(LockTimeout), errLockTimeout)
-	defer cancel()
+	began := time.Now()
 	select {
 	case q.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return q.late(ctx)
+		return q.late(ctx, began)
 	}
 }
 
 // late is the error of a wait for the turn.
-func (q *Queue) late(ctx context.Context) error {
+func (q *Queue) late(ctx context.Context, began time.Time) error {
 	if err := context.Cause(ctx); !errors.Is(err, errLockTimeout) {
 		return err
 	}
-	return &LockedError{Path: q.dir, PID: os.Getpid(), Waited: LockTimeout}
+	return &LockedError{Path: q.dir, PID: os.Getpid(), Waited: time.Since(began)}
 }
 
 func (q *Queue) badName() error { return fmt.Errorf("%q cannot be the name of an endpoint", q.name) }
@@ -65,6 +70,8 @@ func (q *Queue) give() { <-q.turn }
 // change takes the lock and lets fn change what is there. Where there is no directory,
 // fn sees that there is nothing.
 func (q *Queue) change(ctx context.Context, fn func(*view) error) error {
+	ctx, cancel := within(ctx, LockTimeout)
+	defer cancel()
 	if err := q.take(ctx); err != nil {
 		return err
 	}
@@ -126,8 +133,8 @@ func queued(r Record) Record {
 // Load recovers what a process left behind that died: what was inflight is queued again
 // unless it is done, what is in two states stays in one, and what has been done for
 // longer than peers.DoneRetention goes. It is called once when an endpoint is adopted and before
-// anything of it is delivered. If the process died with the lock, it fails with a
-// *LockedError until LockStale is over, and is to be tried again.
+// anything of it is delivered. If a process died with the lock that is not known to have
+// ended, it fails with a *LockedError until LockStale is over, and is to be tried again.
 func (q *Queue) Load(ctx context.Context) error {
 	return q.change(ctx, func(v *view) error {
 		if v.lock == nil {
@@ -311,6 +318,8 @@ func (q *Queue) over(r Record) bool { return q.now() >= r.ExpiresAt }
 // Acks returns the records whose final acknowledgement was not taken by the sender yet,
 // in order and without their texts.
 func (q *Queue) Acks(ctx context.Context) ([]Record, error) {
+	ctx, cancel := within(ctx, LockTimeout)
+	defer cancel()
 	if err := q.take(ctx); err != nil {
 		return nil, err
 	}
