@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"opencode-mesh/protocol/peers"
 )
@@ -106,6 +107,9 @@ func hostPort(raw string) (host string, port int, err error) {
 // call makes one request. An error before anything was sent is as it is, later ones are
 // *Unknown.
 func call(ctx context.Context, p place, method, path string, body []byte) (code int, answer []byte, err error) {
+	if strings.ContainsFunc(p.token, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		return 0, nil, errors.New("its entry has a token that cannot be sent")
+	}
 	ctx, cancel := context.WithTimeout(ctx, peers.SendTimeout)
 	defer cancel()
 	// The connection is made first, so that what failed before the request and what

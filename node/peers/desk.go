@@ -67,6 +67,12 @@ func (s *Service) DeskIdentity() (id, name string, err error) {
 	return s.desk.id, cmp.Or(name, s.cfg.Node), err
 }
 
+// DeskNamed reports whether somebody gave the desk a name.
+func (s *Service) DeskNamed() (bool, error) {
+	name, err := s.desk.name()
+	return name != "", err
+}
+
 // Name gives the desk a name, under which it stays published; "": takes it away.
 func (s *Service) Name(ctx context.Context, name string) error {
 	if name != "" && !peers.ValidName(name) {
@@ -91,8 +97,9 @@ func (d *desk) publish(ctx context.Context) error {
 		return err
 	}
 	return d.s.Publish(ctx, Endpoint{
-		ID: d.id, Session: deskSession(d.s.cfg.Node), Title: "people at " + d.s.cfg.Node, Name: cmp.Or(name, d.s.cfg.Node), Directory: d.s.cfg.DataDir,
-		Policy: peers.PolicyHold, Permissions: PermissionsAsk, Receiver: people{},
+		ID: d.id, Session: deskSession(d.s.cfg.Node), Title: "people at " + d.s.cfg.Node, Name: cmp.Or(name, d.s.cfg.Node),
+		Directory: d.s.cfg.Node + ":", // people are in none, and where the node has its data is nobody's business
+		Policy:    peers.PolicyHold, Permissions: PermissionsAsk, Receiver: people{},
 	})
 }
 
@@ -164,8 +171,7 @@ func (d *desk) needed() (bool, error) {
 func (s *Service) Awaiting(id string) (bool, error) {
 	sent, err := s.outbox.List(id)
 	for _, r := range sent {
-		waits := r.FinalStatus == "" && r.ReceiptStatus != peers.Full && r.ReceiptStatus != peers.Dropped
-		if waits && s.cfg.now().Sub(time.UnixMilli(int64(r.CreatedAt))) < DeskWait {
+		if r.Awaits() && s.cfg.now().Sub(time.UnixMilli(int64(r.CreatedAt))) < DeskWait {
 			return true, err
 		}
 	}

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -137,5 +138,35 @@ func TestNoMoreEndpointsThanMayBe(t *testing.T) {
 	e.ID = id
 	if err := s.Publish(t.Context(), e); err != nil {
 		t.Errorf("one that is there cannot be changed: %v", err)
+	}
+}
+
+func TestTheDeskWaitsForNothingThatDoesNotCome(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	var offset atomic.Int64
+	s, o := m.start("alpha", func(c *Config) {
+		c.now = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
+		c.Options.Stale = 24 * time.Hour
+	}), m.original()
+	o.serve = func(w http.ResponseWriter, _ *http.Request, _ []byte) {
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write(peers.EncodeReceipt(peers.Queued))
+	}
+	o.v1("8caabdbb")
+	desk, err := s.Desk(t.Context())
+	if err != nil || desk.Directory != "alpha:" {
+		t.Fatalf("%+v %v", desk, err)
+	}
+	r, err := s.Send(t.Context(), desk.ID, s.peer("8caabdbb"), "to one that acknowledges nothing")
+	if err != nil || r.ReceiptStatus != peers.Queued || r.Awaits() {
+		t.Errorf("%+v %v", r, err)
+	}
+	offset.Add(int64(2 * deskGrace))
+	if err := s.desk.decide(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, published := s.Own(desk.ID); published {
+		t.Error("it is there still")
 	}
 }

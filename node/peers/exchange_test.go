@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"opencode-mesh/node/peers/outbox"
 	"opencode-mesh/node/peers/registry"
 	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/peers"
@@ -534,18 +535,19 @@ func TestWhatAPeerMayAnswerAndWhatIsKeptOfIt(t *testing.T) {
 		code          int
 		body, receipt string
 		fails, kept   bool // an error is returned, and kept
+		unsent        bool
 	}{
-		{202, `{"status":"queued"}`, peers.Queued, false, false},
-		{202, `{"status":""}`, "", true, true},
-		{202, `queued`, "", true, true},
-		{200, `{"status":"delivered"}`, "", true, true},
-		{403, `{"status":"refused"}`, peers.Refused, false, false},
-		{429, `{"status":"full"}`, peers.Full, false, false},
-		{401, `{"error":"unauthorized"}`, "", true, false},
-		{404, `{"error":"endpoint not found"}`, "", true, false},
-		{400, `{"error":"stale message"}`, "", true, true},
-		{500, `{"error":"internal error"}`, "", true, true},
-		{307, `{"status":"queued"}`, "", true, true},
+		{202, `{"status":"queued"}`, peers.Queued, false, false, false},
+		{202, `{"status":""}`, "", true, true, false},
+		{202, `queued`, "", true, true, false},
+		{200, `{"status":"delivered"}`, "", true, true, false},
+		{403, `{"status":"refused"}`, peers.Refused, false, false, false},
+		{429, `{"status":"full"}`, peers.Full, false, false, false},
+		{401, `{"error":"unauthorized"}`, "", true, false, true},
+		{404, `{"error":"endpoint not found"}`, "", true, false, true},
+		{400, `{"error":"stale message"}`, "", true, true, true},
+		{500, `{"error":"internal error"}`, "", true, true, false},
+		{307, `{"status":"queued"}`, "", true, true, true},
 	} {
 		o.serve = func(w http.ResponseWriter, _ *http.Request, b []byte) {
 			// It is on disk before it is sent.
@@ -567,6 +569,9 @@ func TestWhatAPeerMayAnswerAndWhatIsKeptOfIt(t *testing.T) {
 		r, err := s.Send(t.Context(), id, s.peer("session-orig"), "x")
 		if (err != nil) != c.fails || r.ReceiptStatus != c.receipt || (r.Error != "") != c.kept {
 			t.Errorf("%d %s: %+v %v", c.code, c.body, r, err)
+		}
+		if _, unsent := r.Unsent(); unsent != c.unsent || r.Awaits() == (c.unsent || c.receipt == peers.Full) {
+			t.Errorf("%d: unsent %v, awaits its end %v: %+v", c.code, unsent, r.Awaits(), r)
 		}
 		await(t, "the request", o.took)
 		if len(o.took) > 0 {
@@ -650,7 +655,7 @@ func TestATimeOutIsAnUnknownOutcomeThatTheAcknowledgementClears(t *testing.T) {
 func TestDeadSocketsAreOfflineAndForeignHostsAreNotCalled(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	s, o := m.start("alpha"), m.original()
+	s, o := m.start("alpha", func(c *Config) { c.Options.SendRate = 100 }), m.original()
 	id := s.agent("a", "", newInbox())
 	for what, transport := range map[string]map[string]any{
 		"no socket": {"type": "unix", "path": filepath.Join(m.runtime, "gone.sock")},
@@ -661,6 +666,31 @@ func TestDeadSocketsAreOfflineAndForeignHostsAreNotCalled(t *testing.T) {
 			t.Errorf("%s: %+v %v", what, r, err)
 		}
 	}
+	unsent := func(what string, r outbox.Record, err error) {
+		t.Helper()
+		why, unsent := r.Unsent()
+		if err == nil || MayHaveArrived(err) || !unsent || r.Awaits() || !strings.Contains(r.Error, why) {
+			t.Errorf("%s: %+v %q %v", what, r, why, err)
+		}
+		if waits, err := s.Awaiting(id); waits || err != nil {
+			t.Errorf("%s: an acknowledgement is awaited, %v", what, err)
+		}
+	}
+	for what, transport := range map[string]map[string]any{
+		"a dead socket":     {"type": "unix", "path": filepath.Join(m.runtime, "gone.sock")},
+		"an over-long path": {"type": "unix", "path": "/" + strings.Repeat("x", 200)},
+		"no port":           {"type": "tcp", "host": "127.0.0.1", "port": 0},
+		"a foreign host":    {"type": "tcp", "host": "192.0.2.1", "port": 80},
+	} {
+		o.v2("session-orig", transport)
+		r, err := s.Send(t.Context(), id, s.peer("session-orig"), what)
+		unsent(what, r, err)
+	}
+	o.v2("session-orig", nil)
+	to := s.peer("session-orig")
+	to.InboxToken = "a\r\nb"
+	r, err := s.Send(t.Context(), id, to, "a token that cannot be")
+	unsent("a token that cannot be", r, err)
 	for _, host := range []string{"192.0.2.1", "example.org", "0.0.0.0", ""} {
 		o.v2("session-orig", map[string]any{"type": "tcp", "host": host, "port": 80})
 		_, err := s.Send(t.Context(), id, s.peer("session-orig"), "to "+host)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"opencode-mesh/node/peers/outbox"
 	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/peers"
 )
@@ -254,4 +255,29 @@ type failing struct{}
 func (failing) Deliver(context.Context, spool.Record) error { return ErrLater }
 func (failing) Acked(context.Context, peers.Ack) (bool, error) {
 	return false, errors.New("the disk is full")
+}
+
+func TestAnIdThatNoFileCanHaveIsOneThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	s := newMachine(t).start("alpha")
+	id := s.agent("a", "", newInbox())
+	for _, n := range []int{240, 251, 5000} {
+		long := strings.Repeat("x", n)
+		for name, d := range s.doors() {
+			if code, body := d.raw(t, "POST", "/ack", s.token(id), ackOf(id, long, peers.Delivered)); code != 202 {
+				t.Errorf("%s, %d characters: %d %s", name, n, code, body)
+			}
+		}
+		if _, err := s.Outbox().Get(id, long); !errors.Is(err, outbox.ErrNone) {
+			t.Errorf("%d characters: %v", n, err)
+		}
+		// What somebody sends with such an id is kept, and once.
+		to := peers.EndpointID("a")
+		for range 2 {
+			code, body := s.doors()["port"].raw(t, "POST", "/message", s.token(to), letter(long, "session-b", to, "with a long id", time.Now().UnixMilli()))
+			if code != 202 {
+				t.Errorf("a message with an id of %d characters: %d %s", n, code, body)
+			}
+		}
+	}
 }

@@ -39,8 +39,8 @@ func (e *RateError) Error() string {
 // Send writes a text from one of our endpoints to a peer. What was sent is in the outbox
 // before it goes out, and the record that is returned says what the peer answered: a
 // receipt of full, refused or dropped means that it is not there. Without a receipt there
-// is an error; if that is *Unknown, the message may have arrived all the same and a final
-// acknowledgement will tell.
+// is an error; MayHaveArrived says of it whether the message may have arrived all the same,
+// when a final acknowledgement will tell.
 //
 // It is posted once; a peer of version 1, which recognises a message that comes twice, may
 // get it a second time.
@@ -81,22 +81,33 @@ func (s *Service) Send(ctx context.Context, from string, to registry.Peer, text 
 		return outbox.Record{}, fmt.Errorf("keep the message before it is sent: %w", err)
 	}
 	receipt, err := s.post(ctx, to, m)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = s.outbox.Receipt(from, m.ID, receipt)
-	} else if !gone(err) {
+	case gone(err):
+		err = errors.Join(err, s.outbox.Unsent(from, m.ID, nil))
+	case MayHaveArrived(err):
 		err = errors.Join(err, s.outbox.Failed(from, m.ID, err))
+	default:
+		err = errors.Join(err, s.outbox.Unsent(from, m.ID, err))
 	}
 	r, readErr := s.outbox.Get(from, m.ID)
 	return r, errors.Join(err, readErr)
 }
 
 // post sends a message, to a peer of version 1 twice if need be.
-func (s *Service) post(ctx context.Context, to registry.Peer, m peers.Message) (string, error) {
-	receipt, err := s.Post(ctx, to, m)
+func (s *Service) post(ctx context.Context, to registry.Peer, m peers.Message) (receipt string, err error) {
+	receipt, err = s.Post(ctx, to, m)
 	var refused *StatusError
 	if err == nil || !to.V1 || errors.As(err, &refused) {
 		return receipt, err
 	}
+	first := err
+	defer func() {
+		if err != nil && MayHaveArrived(first) && !MayHaveArrived(err) {
+			err = &Unknown{Err: err} // the first attempt may have, whatever came of the second
+		}
+	}()
 	select {
 	case <-ctx.Done():
 		return "", err
@@ -129,6 +140,17 @@ func (s *Service) Post(ctx context.Context, to registry.Peer, m peers.Message) (
 		return "", err
 	}
 	return receiptOf(code, answer)
+}
+
+// MayHaveArrived reports whether an error of Send or Post leaves open that the peer has
+// the message: it was under way, or the peer answered what can be said after it was kept.
+func MayHaveArrived(err error) bool {
+	var unknown *Unknown
+	var answer *StatusError
+	if errors.As(err, &unknown) {
+		return true
+	}
+	return errors.As(err, &answer) && (answer.Code < 300 || answer.Code >= 500)
 }
 
 // gone reports that a peer does not know the endpoint or token any more, of which the

@@ -271,7 +271,7 @@ func (s *Service) entry(e *endpoint, l *listener) peers.Entry {
 		EndpointID: e.id, ProcessID: e.process, SessionID: what.Session, ParentSessionID: what.Parent, Title: what.Title,
 		Name: what.Name, Hostname: s.host, Directory: what.Directory, Status: what.Status, Busy: what.Status != peers.Idle,
 		Transport: l.transport(), InboxURL: l.url(), InboxToken: e.token,
-		InboundPolicy: what.Policy, PeerPermissions: what.Permissions, PluginVersion: s.cfg.Version,
+		InboundPolicy: what.Policy, PeerPermissions: what.Permissions, PluginVersion: peers.MeshSoftware(s.cfg.Version),
 		StartedAt: float64(what.StartedAt.UnixMilli()),
 	}
 }

@@ -25,6 +25,7 @@ func DefaultName(directory, processID string) string {
 
 var (
 	validName = regexp.MustCompile(`^[A-Za-z0-9 _-]{1,32}$`)
+	processID = regexp.MustCompile(`^[0-9a-f]{8}$`)
 	idLike    = regexp.MustCompile(`^(session|workspace)-[A-Za-z0-9][A-Za-z0-9_-]*$`)
 )
 
@@ -34,6 +35,18 @@ func ValidName(name string) bool { return validName.MatchString(name) }
 
 // IDLike says whether the target of a message is meant as an id and never as a name.
 func IDLike(target string) bool { return idLike.MatchString(target) }
+
+// ProcessIDLike says whether an endpoint is a whole process: that of a peer of version 1.
+func ProcessIDLike(endpoint string) bool { return processID.MatchString(endpoint) }
+
+// meshSoftware begins the plugin version of what a node of the mesh publishes.
+const meshSoftware = "opencode-mesh/"
+
+// MeshSoftware is the plugin version of what a node publishes, by its own version.
+func MeshSoftware(version string) string { return meshSoftware + version }
+
+// OfMesh says whether a plugin version is one of MeshSoftware.
+func OfMesh(pluginVersion string) bool { return strings.HasPrefix(pluginVersion, meshSoftware) }
 
 // Safe is an id as part of a file's name: whatever is no ASCII letter, digit, "-" or "_"
 // is a "_", once for each UTF-16 unit.

@@ -105,7 +105,7 @@ func (a *Access) others(ctx context.Context, id string) ([]registry.Peer, error)
 
 // Send sends a text to the agent with an id, or else to the only one with a name that is
 // there. The message that is returned was put into the outbox; it has a receipt, or its
-// Error says why there is none, when it may have arrived all the same.
+// Error says why there is none: it is Unsent then, or it may have arrived all the same.
 func (a *Access) Send(ctx context.Context, as, to, text string) (Message, error) {
 	you, err := a.who(as)
 	if err != nil {
@@ -134,6 +134,7 @@ func (a *Access) Send(ctx context.Context, as, to, text string) (Message, error)
 	m := message(r)
 	if err != nil {
 		m.Error = cmp.Or(m.Error, err.Error())
+		m.Unsent = m.Unsent || !node.MayHaveArrived(err) && m.Receipt == "" && m.Final == ""
 	}
 	return m, nil
 }

@@ -410,3 +410,37 @@ func TestARegistrationThatCannotBeIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestAMessageThatCannotBeSentIsSaidNotToBeSent(t *testing.T) {
+	m := newMachine(t)
+	p := m.start("alpha")
+	entry := peers.Entry{
+		EndpointID: "session-far", ProcessID: "0badcafe", PID: os.Getpid(), SessionID: "ses_far", Name: "far", Directory: "/far",
+		Transport: peers.Transport{Type: "tcp", Host: "192.0.2.1", Port: 80}, HeartbeatAt: float64(time.Now().UnixMilli()),
+	}
+	dir := filepath.Join(m.storage, "peers.d")
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, entry.FileName()), entry.Encode(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := p.Send(t.Context(), access.Desk, "far", "hello")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const why = `the host "192.0.2.1", which is not this machine`
+	if text, arrived := sent.Outcome(); arrived || !strings.Contains(text, "was not sent: ") || !strings.Contains(text, why) || strings.Contains(text, "may have") {
+		t.Errorf("%q", text)
+	}
+	later, err := p.Status(access.Desk, sent.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{later.Status(), later.Line()} {
+		if strings.Contains(text, "awaiting") || !strings.Contains(text, "not sent") || !strings.Contains(text, why) {
+			t.Errorf("%q", text)
+		}
+	}
+	var none *api.Error
+	if _, err := p.Status(access.Desk, strings.Repeat("x", 5000)); !errors.As(err, &none) || none.Code != api.CodeNotFound {
+		t.Errorf("an id that no file can have: %v", err)
+	}
+}

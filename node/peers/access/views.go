@@ -46,6 +46,10 @@ type Message struct {
 	Error          string    `json:"error,omitempty"`
 	CreatedAt      time.Time `json:"created_at"`
 	AcknowledgedAt time.Time `json:"acknowledged_at,omitzero"`
+	// Unsent says that it did not get to its receiver, and Error why, if that is known.
+	Unsent bool `json:"unsent,omitempty"`
+	// NoFinal says that no final acknowledgement will come.
+	NoFinal bool `json:"no_final,omitempty"`
 }
 
 // Key names a message of an endpoint's spool: who it is from, and its id there.
@@ -94,9 +98,14 @@ func agent(p registry.Peer) Agent {
 }
 
 func message(r outbox.Record) Message {
+	why, unsent := r.Unsent()
+	if !unsent {
+		why = r.Error
+	}
 	return Message{
 		ID: r.MessageID, From: r.FromEndpoint, To: r.ToEndpoint, ToName: r.ToName, Text: r.Text, Receipt: r.ReceiptStatus,
-		Final: r.FinalStatus, Error: r.Error, CreatedAt: at(r.CreatedAt), AcknowledgedAt: at(r.AcknowledgedAt),
+		Final: r.FinalStatus, Error: why, CreatedAt: at(r.CreatedAt), AcknowledgedAt: at(r.AcknowledgedAt),
+		Unsent: unsent, NoFinal: r.FinalStatus == "" && !r.Awaits(),
 	}
 }
 

@@ -60,7 +60,14 @@ func (l Listing) Text() string {
 
 // state is what is known of a message, with other words where nothing is.
 func (m Message) state(noReceipt, beforeError string) string {
-	s := "receipt: " + cmp.Or(Clean(m.Receipt), noReceipt) + "; final: " + cmp.Or(Clean(m.Final), "awaiting final ACK")
+	awaited := "awaiting final ACK"
+	switch {
+	case m.Unsent:
+		awaited, beforeError = "none, it was not sent", "why: "
+	case m.NoFinal:
+		awaited = "none will come"
+	}
+	s := "receipt: " + cmp.Or(Clean(m.Receipt), noReceipt) + "; final: " + cmp.Or(Clean(m.Final), awaited)
 	if m.Error != "" {
 		s += "; " + beforeError + Clean(m.Error)
 	}
@@ -88,6 +95,9 @@ func (m Message) Outcome() (text string, arrived bool) {
 	case peers.Full:
 		return "Not sent: too much waits at " + to + " already. Try again later.", false
 	case "":
+		if m.Unsent {
+			return "The message to " + to + " was not sent: " + cmp.Or(Clean(m.Error), "it is not there any more") + ".", false
+		}
 		return "No receipt from " + to + " (" + cmp.Or(Clean(m.Error), "no answer") + "). It may have arrived all the same: look at its status before you send it again.", false
 	}
 	return "Not taken by " + to + ": " + Clean(m.Receipt) + ".", false

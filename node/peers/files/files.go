@@ -8,6 +8,7 @@ package files
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,14 @@ const (
 	// TempSuffix is how the names of temporary files end. They lie beside the file that
 	// they become; one that stays there was left by a process that died.
 	TempSuffix = ".tmp"
+
+	// longName is the length from which on a name is not part of that of its temporary file.
+	longName = 100
 )
+
+// Absent reports whether an error says that there is no such file: none was made, or none
+// with such a name can be.
+func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || unnameable(err) }
 
 // ErrNotRegular says that a name that must be a file is something else. Nothing was read.
 var ErrNotRegular = errors.New("it is not a regular file; move it away")
@@ -59,7 +67,11 @@ func MakeDir(sys FS, path string) error {
 // Place writes a file in place of the one that is there. It is durable once its directory
 // was synced. An error leaves what was there.
 func Place(sys FS, path string, data []byte) (err error) {
-	temp := fmt.Sprintf("%s.%d.%d%s", path, os.Getpid(), time.Now().UnixMilli(), TempSuffix)
+	dir, base := filepath.Split(path)
+	if len(base) > longName { // with more at its end it could be no name
+		base = fmt.Sprintf("%x", sha256.Sum256([]byte(base)))
+	}
+	temp := fmt.Sprintf("%s%s.%d.%d%s", dir, base, os.Getpid(), time.Now().UnixMilli(), TempSuffix)
 	f, err := sys.Create(temp, fileMode)
 	if errors.Is(err, fs.ErrExist) {
 		// Left by a process that died and had our number.

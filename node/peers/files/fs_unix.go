@@ -15,6 +15,9 @@ const openFlags = syscall.O_NONBLOCK | syscall.O_NOFOLLOW
 // busy says that a rename failed because somebody has the file open.
 func busy(error) bool { return false }
 
+// unnameable says that a path is too long to be one.
+func unnameable(err error) bool { return errors.Is(err, syscall.ENAMETOOLONG) }
+
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

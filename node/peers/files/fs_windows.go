@@ -14,5 +14,10 @@ func busy(err error) bool {
 	return errors.Is(err, windows.ERROR_SHARING_VIOLATION) || errors.Is(err, windows.ERROR_ACCESS_DENIED)
 }
 
+// unnameable says that a path is too long to be one.
+func unnameable(err error) bool {
+	return errors.Is(err, windows.ERROR_FILENAME_EXCED_RANGE) || errors.Is(err, windows.ERROR_INVALID_NAME)
+}
+
 // syncDir: directories cannot be synced there.
 func syncDir(string) error { return nil }

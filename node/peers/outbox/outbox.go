@@ -73,7 +73,7 @@ func (o *Outbox) path(from, id string) string {
 // path; the second of them cannot be begun.
 func (o *Outbox) read(from, id string) (Record, error) {
 	r, err := load(o.sys, o.path(from, id))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (r.FromEndpoint != from || r.MessageID != id) {
+	if files.Absent(err) || err == nil && (r.FromEndpoint != from || r.MessageID != id) {
 		return Record{}, ErrNone
 	}
 	return r, err
@@ -142,7 +142,7 @@ func (o *Outbox) change(from, id string, fn func(*Record) bool) error {
 	defer o.turn(path)()
 	r, err := o.read(from, id)
 	if err == nil && fn(&r) {
-		r.UpdatedAt = o.ms()
+		r.UpdatedAt = max(o.ms(), r.CreatedAt+1) // which tells it from one that was just begun
 		err = o.write(path, r)
 	}
 	if err != nil {
@@ -164,12 +164,27 @@ func (o *Outbox) Receipt(from, id, status string) error {
 	})
 }
 
-// Failed notes why there was no answer. err is of a kind that may be shown to people: it
-// has no secret in it. A receiver that answered 401 or 404 leaves neither a receipt nor
-// an error; this is not to be called for it. ErrNone: there is no such record.
+// Failed notes why there was no answer to a message that may have arrived all the same.
+// err is of a kind that may be shown to people: it has no secret in it. ErrNone: there is
+// no such record.
 func (o *Outbox) Failed(from, id string, err error) error {
 	return o.change(from, id, func(r *Record) bool {
 		r.Error = err.Error()
+		return true
+	})
+}
+
+// Unsent notes that a message did not get to its receiver, and why. A nil error says that
+// the receiver does not know its address any more, which leaves neither a receipt nor an
+// error. ErrNone: there is no such record.
+func (o *Outbox) Unsent(from, id string, why error) error {
+	return o.change(from, id, func(r *Record) bool {
+		if r.known() {
+			return false // an acknowledgement says that it is there
+		}
+		if why != nil {
+			r.Error = unsentMark + why.Error()
+		}
 		return true
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"opencode-mesh/node/peers/files"
 	"opencode-mesh/protocol/peers"
@@ -31,14 +32,30 @@ type Record struct {
 	receiptFirst bool // the receipt came first, and stands first in the file
 }
 
+// unsentMark begins the error of a message that did not get to its receiver.
+const unsentMark = "was not sent: "
+
+// known says whether anything was heard of the message.
+func (r Record) known() bool { return r.ReceiptStatus != "" || r.FinalStatus != "" }
+
+// Unsent says whether the message did not get to its receiver for sure, and why; "" is
+// the reason of one that does not know its address any more.
+func (r Record) Unsent() (why string, unsent bool) {
+	why, marked := strings.CutPrefix(r.Error, unsentMark)
+	return why, !r.known() && (marked || r.Error == "" && r.UpdatedAt > r.CreatedAt)
+}
+
+// Awaits says whether a final acknowledgement is to come: none is for what was not taken,
+// and peers of version 1 send none.
+func (r Record) Awaits() bool {
+	_, unsent := r.Unsent()
+	return r.FinalStatus == "" && r.ReceiptStatus != peers.Full && r.ReceiptStatus != peers.Dropped && !unsent && !peers.ProcessIDLike(r.ToEndpoint)
+}
+
 // Finished says whether nothing more is expected of the message. It may come all the
 // same, and counts then.
 func (r Record) Finished() bool {
-	switch r.ReceiptStatus {
-	case peers.Full, peers.Refused, peers.Expired, peers.Dropped:
-		return true
-	}
-	return r.FinalStatus != ""
+	return !r.Awaits() || r.ReceiptStatus == peers.Refused || r.ReceiptStatus == peers.Expired
 }
 
 // encode is the record as it stands in its file, where what is known has the order in
