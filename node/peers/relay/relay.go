@@ -22,6 +22,8 @@ type Service interface {
 	Settle(ctx context.Context, id string, k spool.Key, status string) error
 	Agents(ctx context.Context) ([]registry.Peer, error)
 	Changes() <-chan struct{}
+	DeskIdentity() (id, name string, err error)
+	DeskNamed() (bool, error)
 	Post(ctx context.Context, to registry.Peer, m words.Message) (receipt string, err error)
 }
 

@@ -3,11 +3,13 @@ package relay_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"opencode-mesh/node/peers/registry"
 	"opencode-mesh/node/peers/relay"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/peers"
@@ -417,4 +419,82 @@ func TestAHubThatKnowsNoListsIsToldNothingMore(t *testing.T) {
 	if len(a.List()) != 0 {
 		t.Errorf("%+v", a.List())
 	}
+}
+
+func TestTwoNodesOfOneMachineShowEachAgentOnce(t *testing.T) {
+	w := newWorld(t)
+	delta := w.machine("delta", "all")
+	w.shared = delta.storage()
+	w.machine("eps", "all")
+	w.shared = ""
+	gamma := w.machine("gamma", "all")
+	snd, far := delta.peer("snd"), gamma.peer("far")
+	// A desk with the name of a session, on the other node.
+	desk := peers.EndpointID("mesh-desk-delta")
+	if err := delta.running.service.Name(t.Context(), "snd"); err != nil {
+		t.Fatal(err)
+	}
+	peerstub.Eventually(t, "what both nodes of the machine show", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.rosters["delta"]) == 2 && len(w.rosters["eps"]) == 1
+	})
+	// One is shown by both, and is one agent for a third; its name is nobody else's.
+	peerstub.Eventually(t, "the list of the third", func() bool {
+		var names []string
+		for _, e := range far.List() {
+			if e.ProcessID != "" && !e.V1 && e.EndpointID != far.ID {
+				names = append(names, e.Name)
+			}
+		}
+		slices.Sort(names)
+		return slices.Equal(names, []string{"delta/snd", "delta/snd-" + desk[len(desk)-4:]})
+	})
+	id, _ := far.Send(far.Named("delta/snd"), "hello")
+	if got := far.Acked(id).Status; got != peers.Delivered || len(snd.Messages()) != 1 {
+		t.Errorf("%s, %d messages", got, len(snd.Messages()))
+	}
+	// And nobody of the machine sees what is there by way of the hub.
+	snd.Named("gamma/far")
+	for _, e := range snd.List() {
+		if strings.HasPrefix(e.Name, "delta/") || strings.HasPrefix(e.Name, "eps/") {
+			t.Errorf("%s is on this machine and listed as %q", e.EndpointID, e.Name)
+		}
+	}
+	if e, ok := far.Find(peers.ProxyID("delta", desk)); !ok || e.Directory != "delta:" {
+		t.Errorf("the desk is shown in %q", e.Directory)
+	}
+}
+
+func TestADeskWithoutANameIsShownToNobody(t *testing.T) {
+	w := newWorld(t)
+	alpha, beta := w.machine("alpha", "all"), w.machine("beta", "all")
+	a := alpha.peer("ann")
+	b := beta.peer("bob")
+	if _, err := alpha.running.service.Desk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shown := func(id string) func() bool {
+		return func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return slices.ContainsFunc(w.rosters["alpha"], func(p api.PeerAgent) bool { return p.ID == id })
+		}
+	}
+	peerstub.Eventually(t, "the session", shown(a.ID))
+	desk := peers.EndpointID("mesh-desk-alpha")
+	agents, err := alpha.running.service.Agents(t.Context())
+	if err != nil || !slices.ContainsFunc(agents, func(p registry.Peer) bool { return p.EndpointID == desk }) {
+		t.Fatalf("the desk is not published: %v", err)
+	}
+	for _, p := range agents {
+		if p.EndpointID == desk && alpha.running.relay.Exports(p) {
+			t.Error("nobody gave it a name, and it is shown to other nodes")
+		}
+	}
+	if err := alpha.running.service.Name(t.Context(), "people"); err != nil {
+		t.Fatal(err)
+	}
+	peerstub.Eventually(t, "the desk", shown(desk))
+	b.Named("alpha/people")
 }

@@ -22,12 +22,45 @@ import (
 )
 
 // Exports reports whether other nodes are shown an agent of the registry: an agent of
-// this machine that its owner shows. Proxies never are, and neither are those of other
-// nodes on this machine: a proxy's session is its own endpoint, which no session's is, and
-// its directory is not absolute.
+// this machine that its owner shows. Proxies never are, and neither is what another node
+// of this machine publishes, which shows that itself. Nor is the desk of this node before
+// somebody gave it a name.
 func (r *Relay) Exports(p registry.Peer) bool {
-	return p.Alive && p.ParentSessionID == "" && p.SessionID != p.EndpointID && filepath.IsAbs(p.Directory) &&
-		!r.isProxy(p.EndpointID) && r.cfg.Shows(p.Name) && len(p.EndpointID) <= api.MaxPeerID && validID(p.EndpointID)
+	switch {
+	case !p.Alive, p.ParentSessionID != "", len(p.EndpointID) > api.MaxPeerID, !validID(p.EndpointID), !r.cfg.Shows(p.Name):
+		return false
+	case p.SessionID == p.EndpointID, r.isProxy(p.EndpointID):
+		return false
+	case words.OfMesh(p.PluginVersion) && !p.Own:
+		return false
+	case r.isDesk(p.EndpointID):
+		named, err := r.cfg.Service.DeskNamed()
+		return named && err == nil
+	}
+	return filepath.IsAbs(p.Directory)
+}
+
+// isDesk reports whether an endpoint is where people at this node are written to.
+func (r *Relay) isDesk(id string) bool {
+	desk, _, _ := r.cfg.Service.DeskIdentity() // only the name can fail
+	return id == desk
+}
+
+// tell makes names differ that would not, so that each means one agent: whoever has the
+// name of another has the end of its id behind it. The name of a session does not change
+// because the people at this node have the same.
+func (r *Relay) tell(list []api.PeerAgent) {
+	count := map[string]int{}
+	for _, a := range list {
+		if !r.isDesk(a.ID) {
+			count[a.Name]++
+		}
+	}
+	for i, a := range list {
+		if n := count[a.Name]; n > 1 || n > 0 && r.isDesk(a.ID) {
+			list[i].Name = cut(a.Name, api.MaxPeerText-nameEnd-1) + "-" + a.ID[max(0, len(a.ID)-nameEnd):]
+		}
+	}
 }
 
 // isProxy reports whether an endpoint is one that this relay publishes.
@@ -41,6 +74,7 @@ func (r *Relay) isProxy(id string) bool {
 // ours is what this node shows.
 func (r *Relay) ours(ctx context.Context) (list []api.PeerAgent, err error) {
 	list = []api.PeerAgent{}
+	defer func() { r.tell(list) }()
 	agents, err := r.cfg.Service.Agents(ctx)
 	if err != nil {
 		return nil, err
@@ -57,7 +91,7 @@ func (r *Relay) ours(ctx context.Context) (list []api.PeerAgent, err error) {
 			ID: p.EndpointID, Name: cut(p.Name, api.MaxPeerText), Title: cut(p.Title, api.MaxPeerText), Directory: cut(p.Directory, 4*api.MaxPeerText),
 			Status: cut(p.Status, api.MaxPeerText), Policy: cut(p.InboundPolicy, api.MaxPeerText), StartedAt: int64(max(0, min(p.StartedAt, 1<<52))),
 		}
-		size += len(encode(a)) + 1
+		size += len(encode(a)) + 1 + nameEnd + 1
 		if len(list) == api.MaxPeerAgents || size > api.MaxPeerRoster-1<<10 {
 			r.once("more", "peers: this node has more agents than can be shown to others; those that started last are left out", "shown", len(list))
 			return list, nil
@@ -269,9 +303,15 @@ func (r *Relay) senderOf(b *brought) row {
 	return r.rowOf(b.Node, b.NodeID, b.Text.From, b.Text.FromName, "", b.Text.Directory, "", time.UnixMilli(b.CameMS))
 }
 
-// shownRows are the agents that other nodes show.
-func (r *Relay) shownRows() (rows map[string]row, err error) {
+// shownRows are the agents that other nodes show. One that several nodes show is one that
+// all of them see on their machine: the first of them by name counts. One that is on this
+// machine is there itself.
+func (r *Relay) shownRows(ctx context.Context) (rows map[string]row, err error) {
 	rows = map[string]row{}
+	seen, err := r.here(ctx)
+	if err != nil {
+		return nil, err
+	}
 	now := r.nowMS()
 	err = r.view(func(tx *mail.Tx) error {
 		b := tx.Bucket([]byte(bucketNodes))
@@ -288,9 +328,10 @@ func (r *Relay) shownRows() (rows map[string]row, err error) {
 				return nil
 			}
 			for _, a := range s.Agents {
-				if !validID(a.ID) {
+				if !validID(a.ID) || seen[a.ID] {
 					continue
 				}
+				seen[a.ID] = true
 				if len(rows) >= MaxProxies {
 					r.once("proxies", "peers: other nodes show more agents than are published here", "published", len(rows))
 					return nil
@@ -304,6 +345,18 @@ func (r *Relay) shownRows() (rows map[string]row, err error) {
 	return rows, err
 }
 
+// here are the endpoints that are on this machine.
+func (r *Relay) here(ctx context.Context) (map[string]bool, error) {
+	agents, err := r.cfg.Service.Agents(ctx)
+	ids := map[string]bool{}
+	for _, p := range agents {
+		if p.Alive {
+			ids[p.EndpointID] = true
+		}
+	}
+	return ids, err
+}
+
 // isAbsent reports whether the hub was heard and does not have a node.
 func (r *Relay) isAbsent(node string) bool {
 	r.mu.Lock()
@@ -315,7 +368,7 @@ func (r *Relay) isAbsent(node string) bool {
 // other nodes show, senders whose messages have not ended here, and, out of sight, agents
 // whose answers are awaited.
 func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
-	rows, err := r.shownRows()
+	rows, err := r.shownRows(ctx)
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,9 @@ func word(s string) string {
 	return s
 }
 
+// nameEnd is how much of an id tells agents of one name from each other, in bytes.
+const nameEnd = 4
+
 // proxyName and proxyDirectory are how an agent of another node is shown here. Such a
 // directory is not absolute, so that the policy "auto" never holds across machines.
 func proxyName(node, name, id string) string {
@@ -72,7 +75,7 @@ func proxyName(node, name, id string) string {
 
 func proxyDirectory(node, dir string) string {
 	s, _ := mesh.Defuse(cut(mesh.CleanLine(cut(dir, maxWord)), 4*api.MaxPeerText))
-	return node + ":" + s
+	return node + ":" + strings.TrimPrefix(s, node+":") // a desk has just the node
 }
 
 // cut cuts s to at most n bytes on a character boundary.

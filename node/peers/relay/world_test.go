@@ -254,12 +254,13 @@ type machine struct {
 
 // running is a process of the node.
 type running struct {
-	box    *mail.Box
-	relay  *relay.Relay
-	disk   *disk
-	mux    http.Handler
-	cancel context.CancelFunc
-	work   sync.WaitGroup
+	box     *mail.Box
+	relay   *relay.Relay
+	service *nodepeers.Service
+	disk    *disk
+	mux     http.Handler
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
 }
 
 func (w *world) machine(name, show string, tune ...func(*relay.Config)) *machine {
@@ -302,7 +303,7 @@ func (m *machine) start(commits int) *running {
 	}
 	cfg := relay.Config{Box: p.box, Service: s, Node: m.name, Shows: s.Config().Shows, RetryMin: 20 * time.Millisecond, RetryMax: 100 * time.Millisecond, AckGrace: 2 * time.Second, PostRate: 1000, Log: logOf()}
 	m.tune(&cfg)
-	p.relay = relay.New(cfg)
+	p.relay, p.service = relay.New(cfg), s
 	mux := chi.NewRouter()
 	p.box.Routes(mux)
 	p.mux = mux
