@@ -23,9 +23,16 @@ var (
 )
 
 // TooLongError means that a message is larger than receivers take.
-type TooLongError struct{ Bytes, Max int }
+type TooLongError struct {
+	Bytes, Max int
+	// Encoded: as it is sent, in which control characters have six bytes each.
+	Encoded bool
+}
 
 func (e *TooLongError) Error() string {
+	if e.Encoded {
+		return fmt.Sprintf("the message has %d bytes as it is sent, because of control characters in it, and %d is the most: take them out", e.Bytes, e.Max)
+	}
 	return fmt.Sprintf("the message has %d bytes, and %d is the most: put it into a file and name that", e.Bytes, e.Max)
 }
 
@@ -66,9 +73,8 @@ func (s *Service) Send(ctx context.Context, from string, to registry.Peer, text 
 		From:   peers.Sender{InstanceID: from, Name: what.Name, Directory: what.Directory},
 		SentAt: float64(s.cfg.now().UnixMilli()),
 	}
-	// Control characters take six bytes each on the way.
 	if n := len(m.Encode()); n > s.cfg.Options.MaxBody() {
-		return outbox.Record{}, fmt.Errorf("the message has %d bytes as it is sent, because of control characters in it, and %d is the most: take them out", n, s.cfg.Options.MaxBody())
+		return outbox.Record{}, &TooLongError{Bytes: n, Max: s.cfg.Options.MaxBody(), Encoded: true}
 	}
 	if !s.sent.allow(rated{from: from, to: to.EndpointID}) {
 		return outbox.Record{}, &RateError{PerMinute: s.cfg.Options.SendRate}

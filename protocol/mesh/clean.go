@@ -15,6 +15,39 @@ func CleanLine(s string) string {
 	if isPlain(s) {
 		return strings.TrimSpace(s)
 	}
+	return strings.TrimSpace(clean(s, func(r rune) rune {
+		switch {
+		case r == '\n', r == '\r', r == '\t', r == '\v', r == '\f', r == '\u0085', r == '\u2028', r == '\u2029':
+			return ' '
+		case invisible(r):
+			return -1
+		}
+		return r
+	}))
+}
+
+// CleanText makes foreign text of many lines safe to show in a terminal: ANSI sequences and
+// control characters go, but for line feeds and tabs; other ends of lines become line feeds.
+// All that is no control character stays, emoji and scripts that need invisible ones
+// included. It defuses nothing, as CleanLine: clean first.
+func CleanText(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
+		return s
+	}
+	return clean(s, func(r rune) rune {
+		switch {
+		case r == '\r', r == '\v', r == '\f', r == '\u0085':
+			return '\n'
+		case unicode.IsControl(r) && r != '\n' && r != '\t':
+			return -1
+		}
+		return r
+	})
+}
+
+// clean takes ANSI sequences out, and the carriage return of a line's end; the other
+// characters become what keep makes of them, nothing if that is negative.
+func clean(s string, keep func(rune) rune) string {
 	var b strings.Builder
 	b.Grow(len(s))
 	// unclosed is set once no end of a control string lies ahead, so that hostile
@@ -28,15 +61,14 @@ func CleanLine(s string) string {
 			continue
 		case r == '\r' && strings.HasPrefix(s[i+size:], "\n"):
 			// The line feed stands for both.
-		case r == '\n', r == '\r', r == '\t', r == '\v', r == '\f', r == '\u0085', r == '\u2028', r == '\u2029':
-			b.WriteByte(' ')
-		case invisible(r):
 		default:
-			b.WriteRune(r)
+			if r = keep(r); r >= 0 {
+				b.WriteRune(r)
+			}
 		}
 		i += size
 	}
-	return strings.TrimSpace(b.String())
+	return b.String()
 }
 
 // isPlain reports whether s is printable ASCII only.

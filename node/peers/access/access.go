@@ -119,7 +119,10 @@ func (a *Access) Send(ctx context.Context, as, to, text string) (Message, error)
 		return Message{}, err
 	}
 	target, err := registry.Resolve(all, to)
-	if err != nil {
+	switch {
+	case err != nil && to == you.Name && !errors.Is(err, registry.ErrAmbiguous):
+		return Message{}, refused(node.ErrSelf)
+	case err != nil:
 		return Message{}, refused(err)
 	}
 	if as == Desk {

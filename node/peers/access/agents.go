@@ -3,11 +3,13 @@ package access
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"time"
 
+	"opencode-mesh/node/internal/proc"
 	node "opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/api"
@@ -26,8 +28,8 @@ const (
 	maxDirectory = 4096
 )
 
-// sweepEvery is how often Run looks for agents that went.
-const sweepEvery = 5 * time.Second
+// sweepEvery is how often Run looks for agents that went, by their process or lease.
+const sweepEvery = 3 * time.Second
 
 // Registration is what an MCP process says of its agent.
 type Registration struct {
@@ -38,12 +40,15 @@ type Registration struct {
 	// Once says that nobody comes back under this member id: what was not read when the
 	// process ended is dropped. Without it that waits for the next one.
 	Once bool `json:"once"`
+	// Process is who says so: its lease ends with it.
+	Process proc.Mark `json:"process"`
 }
 
 // lease is what one process holds.
 type lease struct {
 	endpoint string
 	until    time.Time
+	what     Registration
 }
 
 // guest is an agent that is published. Its fields are guarded by Access.mu.
@@ -52,6 +57,9 @@ type guest struct {
 	id   string
 	what Registration
 	over bool // no process is behind it any more
+	// taken are messages that were read, of which the spool could not be told yet. They are
+	// not shown again.
+	taken map[spool.Key]bool
 }
 
 var validLease = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -85,7 +93,10 @@ func (a *Access) Register(ctx context.Context, as string, r Registration) (Ident
 	a.mu.Lock()
 	held, renewed := a.leases[as]
 	known, free := a.agents[id], len(a.leases) < MaxLeases
+	there := known != nil && !known.over
 	a.mu.Unlock()
+	e, own := a.svc.Own(id)
+	told := r
 	switch {
 	case renewed && held.endpoint != id:
 		return Identity{}, api.Errorf(api.CodeConflict, "the lease is that of another agent")
@@ -97,11 +108,17 @@ func (a *Access) Register(ctx context.Context, as string, r Registration) (Ident
 			return Identity{}, err
 		}
 	}
-	if err := a.publish(ctx, id, r); err != nil {
-		return Identity{}, err
+	if there && own && r.Name == "" {
+		r.Name = e.Name // another process of the member gave it
+	}
+	// What several processes of a member say differs: the last that came counts.
+	if !there || !own || !renewed || held.what != told {
+		if err := a.publish(ctx, id, r); err != nil {
+			return Identity{}, err
+		}
 	}
 	a.mu.Lock()
-	a.leases[as] = lease{id, a.now().Add(LeaseTime)}
+	a.leases[as] = lease{id, a.now().Add(LeaseTime), told}
 	a.mu.Unlock()
 	return a.holder(as)
 }
@@ -126,6 +143,7 @@ func (a *Access) vacant(ctx context.Context, id string) error {
 
 // publish makes an agent known, unless it is as it should be. The caller has the turn.
 func (a *Access) publish(ctx context.Context, id string, r Registration) error {
+	r.Process = proc.Mark{} // the agent may have several
 	_, own := a.svc.Own(id)
 	a.mu.Lock()
 	g := a.agents[id]
@@ -135,7 +153,7 @@ func (a *Access) publish(ctx context.Context, id string, r Registration) error {
 		return nil
 	}
 	if g == nil {
-		g = &guest{a: a, id: id}
+		g = &guest{a: a, id: id, taken: map[spool.Key]bool{}}
 	}
 	a.mu.Lock()
 	g.what, g.over = r, false
@@ -181,7 +199,8 @@ func (a *Access) holder(as string) (Identity, error) {
 	return Identity{ID: e.ID, Name: e.Name}, nil
 }
 
-// Unread is what waits for an agent to read it. It changes nothing: see Taken.
+// Unread is what waits for an agent to read it, without what was taken. It changes
+// nothing: see Taken.
 func (a *Access) Unread(as string) (Unread, error) {
 	you, err := a.holder(as)
 	if err != nil {
@@ -191,6 +210,11 @@ func (a *Access) Unread(as string) (Unread, error) {
 	if err != nil {
 		return Unread{}, err
 	}
+	a.mu.Lock()
+	if g := a.agents[you.ID]; g != nil {
+		list = slices.DeleteFunc(list, func(r spool.Record) bool { return g.taken[r.Key()] })
+	}
+	a.mu.Unlock()
 	out, room := Unread{Messages: []Received{}}, MaxUnreadBytes
 	for i, r := range list {
 		room -= len(r.Message.Text)
@@ -203,19 +227,62 @@ func (a *Access) Unread(as string) (Unread, error) {
 	return out, nil
 }
 
-// Taken says that an agent has got messages, which are delivered with that.
+// Taken says that an agent has got messages, which are delivered with that. From then on
+// they are not shown again, whatever becomes of the rest: after an error the node goes on
+// telling the spool. It does not outlive the node, so who told tells again until there is
+// no error.
 func (a *Access) Taken(ctx context.Context, as string, keys []Key) error {
 	you, err := a.holder(as)
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
-		err := a.svc.Settle(ctx, you.ID, spool.Key{From: k.From, ID: k.ID}, peers.Delivered)
-		if err != nil && !errors.Is(err, spool.ErrUnknown) {
-			return err
+	waiting, err := a.svc.Records(you.ID, spool.StateQueued, spool.StateInflight)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	g := a.agents[you.ID]
+	for _, r := range waiting { // no more than the spool has
+		k := r.Key()
+		if g != nil && slices.Contains(keys, Key{From: k.From, ID: k.ID}) {
+			g.taken[k] = true
 		}
 	}
+	a.mu.Unlock()
+	if g == nil {
+		return api.Errorf(api.CodeNotFound, "the agent is not registered (any more)")
+	}
+	return a.settle(ctx, g)
+}
+
+// settle tells the spool what an agent has taken, up to the first that it cannot note.
+func (a *Access) settle(ctx context.Context, g *guest) error {
+	a.mu.Lock()
+	keys := slices.Collect(maps.Keys(g.taken))
+	a.mu.Unlock()
+	for _, k := range keys {
+		var state *spool.StateError
+		err := a.svc.Settle(ctx, g.id, k, peers.Delivered)
+		if err != nil && !errors.Is(err, spool.ErrUnknown) && !errors.As(err, &state) {
+			return err
+		}
+		a.mu.Lock()
+		delete(g.taken, k)
+		a.mu.Unlock()
+	}
 	return nil
+}
+
+// settleAll does so for all agents.
+func (a *Access) settleAll(ctx context.Context) error {
+	a.mu.Lock()
+	all := slices.Collect(maps.Values(a.agents))
+	a.mu.Unlock()
+	var errs []error
+	for _, g := range all {
+		errs = append(errs, a.settle(ctx, g))
+	}
+	return errors.Join(errs...)
 }
 
 // Release ends a lease at once. One that is not known is none.
@@ -248,6 +315,10 @@ func (a *Access) Run(ctx context.Context) {
 		if err := a.sweep(ctx); err != nil && ctx.Err() == nil {
 			a.log.Error("peers: agents that went are looked at again", "err", err)
 		}
+		// Not in its turn: the spool may be locked for some seconds.
+		if err := a.settleAll(ctx); err != nil && ctx.Err() == nil {
+			a.log.Warn("peers: messages that were read are not noted as delivered yet", "err", err)
+		}
 	}
 }
 
@@ -260,7 +331,7 @@ func (a *Access) sweep(ctx context.Context) error {
 	now := a.now()
 	a.mu.Lock()
 	for as, held := range a.leases {
-		if !now.Before(held.until) {
+		if !now.Before(held.until) || held.what.Process.Gone() {
 			delete(a.leases, as)
 		}
 	}
@@ -294,6 +365,9 @@ func (a *Access) look(ctx context.Context, id string) error {
 	a.mu.Unlock()
 	if g == nil {
 		return nil
+	}
+	if err := a.settle(ctx, g); err != nil {
+		return err
 	}
 	if g.what.Once {
 		if err := a.dropUnread(ctx, id); err != nil {

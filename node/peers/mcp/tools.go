@@ -87,7 +87,9 @@ func (a *Agent) status(ctx context.Context, args mcp.Arguments) (mcp.Result, err
 }
 
 func (a *Agent) read(ctx context.Context, _ mcp.Arguments) (mcp.Result, error) {
+	a.tell(ctx)
 	u, err := a.cfg.Node.Unread(ctx)
+	u.Messages = a.unseen(u.Messages)
 	if err != nil || len(u.Messages) == 0 {
 		return mcp.Result{Text: "No messages."}, err
 	}
@@ -101,7 +103,7 @@ func (a *Agent) read(ctx context.Context, _ mcp.Arguments) (mcp.Result, error) {
 		" To answer one, use send_message with its sender's id.\n")
 	keys := make([]access.Key, len(u.Messages))
 	for i, m := range u.Messages {
-		framed, _ := mesh.Frame(nonce, "peer message", m.Text)
+		framed, _ := mesh.Frame(nonce, "peer message", mesh.CleanText(m.Text))
 		when := "-"
 		if !m.ReceivedAt.IsZero() {
 			when = m.ReceivedAt.Format(time.RFC3339)
@@ -111,8 +113,6 @@ func (a *Agent) read(ctx context.Context, _ mcp.Arguments) (mcp.Result, error) {
 	}
 	return mcp.Result{Text: b.String(), Taken: func() {
 		// Also when the server ends meanwhile: they were taken.
-		if err := a.cfg.Node.Taken(context.WithoutCancel(ctx), keys); err != nil {
-			a.cfg.Log.Error("peers: messages that were read will come again", "err", err)
-		}
+		a.got(context.WithoutCancel(ctx), keys)
 	}}, nil
 }

@@ -190,9 +190,7 @@ func (p *Publisher) beat(ctx context.Context) {
 	case ended:
 		p.log.Info("peers: the registry can be written again", "dir", p.dir)
 	}
-	if len(own) > 0 {
-		p.clean(ctx, own)
-	}
+	p.clean(ctx, own)
 }
 
 // rewrite writes every own file and returns their names. The caller has the turn.

@@ -265,9 +265,9 @@ func (r *Relay) receiver(ctx context.Context, b *brought) (to registry.Peer, sta
 }
 
 // letter is a message as it is posted here: whatever could be taken for a word of the
-// mesh is harmless in it.
+// mesh is harmless in it, and nothing steers a terminal.
 func (r *Relay) letter(b *brought) words.Message {
-	text, _ := mesh.Defuse(b.Text.Text)
+	text, _ := mesh.Defuse(mesh.CleanText(b.Text.Text))
 	return words.Message{
 		ID: b.Text.ID, FromEndpoint: b.Proxy, ToEndpoint: b.Text.To, Text: text,
 		From:   words.Sender{InstanceID: b.Proxy, Name: proxyName(b.Node, b.Text.FromName, b.Text.From), Directory: proxyDirectory(b.Node, b.Text.Directory)},
