@@ -394,6 +394,19 @@ func TestTheJanitorTakesTheOldFilesOfTheDeadOnly(t *testing.T) {
 	w.want(append(stay, "00000001.json", "00000001.session-a.v2.json")...)
 }
 
+func TestTheJanitorAlsoRunsWhenNothingIsPublishedAnyMore(t *testing.T) {
+	w := newWorld(t)
+	p := w.publisher()
+	w.publish(p, agent("session-a", "00000001"))
+	if err := p.Withdraw(t.Context(), "session-a"); err != nil {
+		t.Fatal(err)
+	}
+	w.put("torn.json", "{")
+	w.age("torn.json", 6*time.Minute)
+	p.Beat(t.Context())
+	w.want()
+}
+
 func TestTheJanitorNeverTakesOwnFiles(t *testing.T) {
 	w := newWorld(t)
 	p := w.publisher()
