@@ -126,7 +126,8 @@ type Watcher interface {
 	// changed or deleted, and that begins or ends to work: sign names it, and Hosted says
 	// how it is. What happened while nothing was heard is not told: missed is called, at
 	// first too, and then sign for every session that works in a directory that missed
-	// returns or that is a workspace. Both must not block and be safe for concurrent use, and
+	// returns or that is a workspace, or that was made or changed there since Watch began or
+	// missed was called before. Both must not block and be safe for concurrent use, and
 	// hear of a session as often as it changes.
 	Watch(ctx context.Context, sign func(session string), missed func() (dirs []string))
 }

@@ -15,12 +15,13 @@ var _ agent.Watcher = (*Agent)(nil)
 
 // Watch implements agent.Watcher.
 func (a *Agent) Watch(ctx context.Context, sign func(session string), missed func() []string) {
+	told := time.Now() // what changed before is no news
 	for ctx.Err() == nil {
 		s, err := a.health.ready(ctx, 0)
 		if err != nil {
 			return
 		}
-		if err := a.watchOn(ctx, s.client, sign, missed); ctx.Err() == nil {
+		if err := a.watchOn(ctx, s.client, &told, sign, missed); ctx.Err() == nil {
 			a.cfg.Log.Debug("the stream of all events ended", "error", err)
 		}
 		select {
@@ -31,8 +32,8 @@ func (a *Agent) Watch(ctx context.Context, sign func(session string), missed fun
 }
 
 // watchOn watches one server until its stream ends, or the state of its sessions cannot
-// be read: then all begins anew.
-func (a *Agent) watchOn(ctx context.Context, c client, sign func(session string), missed func() []string) error {
+// be read: then all begins anew. told is until when all changes were told.
+func (a *Agent) watchOn(ctx context.Context, c client, told *time.Time, sign func(session string), missed func() []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -45,10 +46,12 @@ func (a *Agent) watchOn(ctx context.Context, c client, sign func(session string)
 			case <-ctx.Done():
 				return
 			}
-			if err := a.signBusy(ctx, c, sign, missed()); err != nil {
+			now := time.Now()
+			if err := a.signMissed(ctx, c, told.Add(-clockGrain), sign, missed()); err != nil {
 				cancel(err)
 				return
 			}
+			*told = now
 		}
 	})
 	return c.watchAll(ctx, func(e event) {
@@ -63,8 +66,12 @@ func (a *Agent) watchOn(ctx context.Context, c client, sign func(session string)
 	})
 }
 
-// signBusy signs the sessions that work in the workspaces and in some more directories.
-func (a *Agent) signBusy(ctx context.Context, c client, sign func(session string), dirs []string) error {
+// clockGrain is how much earlier than now the time of a change may be that is made now.
+const clockGrain = time.Second
+
+// signMissed signs the sessions that work in the workspaces and in some more directories,
+// and those of there that changed since the last time.
+func (a *Agent) signMissed(ctx context.Context, c client, since time.Time, sign func(session string), dirs []string) error {
 	for _, w := range a.cfg.Workspaces {
 		dirs = append(dirs, w.Dir)
 	}
@@ -80,6 +87,15 @@ func (a *Agent) signBusy(ctx context.Context, c client, sign func(session string
 		}
 		for id := range all {
 			sign(id)
+		}
+		list, err := c.sessions(ctx, dir, "")
+		if err != nil {
+			return err
+		}
+		for _, s := range list {
+			if !s.updated.Before(since) {
+				sign(s.id)
+			}
 		}
 	}
 	return nil

@@ -122,3 +122,25 @@ func TestAWatchBeginsAnewWhenTheStateOfSessionsCannotBeRead(t *testing.T) {
 	w.await(t, "what works", w.told(s.ID))
 	w.await(t, "the gaps", func() bool { return w.missed == 3 })
 }
+
+func TestWhatWasMadeBeforeAWatchWasHeardIsTold(t *testing.T) {
+	f, a, before := visited(t)
+	var fresh, missed *fakeSession
+	f.locked(func() { // as if made after Watch was called, before its stream was there
+		fresh = f.add(&fakeSession{Dir: before.Dir})
+		fresh.Time.Updated = time.Now().Add(time.Minute).UnixMilli()
+	})
+	w := watch(t, a)
+	w.await(t, "what was made meanwhile", w.told(fresh.ID))
+	f.locked(func() {
+		f.dropStreams()
+		missed = f.add(&fakeSession{Dir: before.Dir})
+		missed.Time.Updated = time.Now().Add(time.Minute).UnixMilli()
+	})
+	w.await(t, "what was made while the stream was cut", w.told(missed.ID))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.signs, before.ID) {
+		t.Error("a session that is idle since long was told")
+	}
+}

@@ -183,7 +183,10 @@ func (a *Adopter) directories() []string {
 
 // look sees how a session is and does what follows from that. An error says that it has
 // to be looked at again.
-func (a *Adopter) look(ctx context.Context, id string) error {
+func (a *Adopter) look(ctx context.Context, id string) error { return a.lookAt(ctx, id, false) }
+
+// lookAt is look; active is a session that counts as active however long it is idle.
+func (a *Adopter) lookAt(ctx context.Context, id string, active bool) error {
 	h, err := a.agent.Hosted(ctx, id)
 	if errors.Is(err, agent.ErrNoSession) {
 		return a.ended(ctx, id)
@@ -192,7 +195,7 @@ func (a *Adopter) look(ctx context.Context, id string) error {
 		return err
 	}
 	s := a.adopted[id]
-	if s == nil && !a.wanted[id] && h.Status == agent.StatusIdle && time.Since(h.Updated) > Recent {
+	if s == nil && !active && !a.wanted[id] && h.Status == agent.StatusIdle && time.Since(h.Updated) > Recent {
 		return nil
 	}
 	plugin, err := a.plugin(ctx, h.Dir)
@@ -259,6 +262,9 @@ func (a *Adopter) adopt(ctx context.Context, h agent.Hosted) error {
 		s.attend(h)
 	}
 	a.cfg.Log.Info("peers: a session is shown", "session", h.Session, "endpoint", s.endpoint, "dir", h.Dir)
+	if h.Parent != "" && a.adopted[h.Parent] == nil {
+		return a.lookAt(ctx, h.Parent, true) // others look for it by what its child says
+	}
 	return nil
 }
 

@@ -68,6 +68,18 @@ func TestChildrenArePublishedAndGoWithTheirParent(t *testing.T) {
 	r.shows("ses_other")
 }
 
+func TestTheParentOfAPublishedSessionIsPublishedHoweverLongItIsIdle(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	r.host.await(t, "the watch", func() bool { return r.host.missed != nil })
+	for _, h := range []agent.Hosted{at("ses_a", old), at("ses_b", old, below("ses_a")), at("ses_aside", old)} {
+		r.host.put(h)
+		r.host.await(t, "a look", func() bool { return r.host.looked[h.Session] > 0 })
+	}
+	r.host.put(at("ses_c", below("ses_b")))
+	r.shows("ses_a", "ses_b", "ses_c")
+}
+
 func TestWhereAPluginIsLoadedTheSessionsAreItsOwn(t *testing.T) {
 	r := newRig(t)
 	r.host.plugin["/work"] = "opencode-plugin-peers@0.2.2"
