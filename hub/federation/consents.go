@@ -87,7 +87,8 @@ func (f *Federation) Consent(ctx context.Context, a Asker, id string, c api.Cont
 	})
 }
 
-// Revoke takes a consent back; what is asked from then on needs it again. One that is not
+// Revoke takes a consent back; what is asked from then on needs it again, and what is
+// under way by it is broken off. One that is not
 // there is api.CodeNotFound.
 func (f *Federation) Revoke(ctx context.Context, a Asker, id string) error {
 	if name, provider, further := strings.Cut(id, "/"); further {
@@ -101,12 +102,16 @@ func (f *Federation) Revoke(ctx context.Context, a Asker, id string) error {
 		return node.Consent(ctx, provider, nil)
 	}
 	// The node may be gone: its consent goes nevertheless.
-	return f.change(ctx, a, func(all *ocp.Consents) error {
+	err := f.change(ctx, a, func(all *ocp.Consents) error {
 		if _, ok := all.Revoke(id); !ok {
 			return api.Errorf(api.CodeNotFound, "there is no consent to %s", shown.Line(id, api.MaxName))
 		}
 		return nil
 	})
+	if err == nil {
+		f.running.revoke(a, id)
+	}
+	return err
 }
 
 // subject finds what an id means.

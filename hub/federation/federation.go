@@ -63,6 +63,8 @@ type Federation struct {
 	mu sync.Mutex // guards next and, over a commit, the order of records
 	// next is the number of the next record, 0 before the log was looked at.
 	next uint64
+
+	running running
 }
 
 // New makes a Federation.
@@ -88,6 +90,10 @@ func (f *Federation) Query(ctx context.Context, a Asker, q api.ContextQuery) (ap
 	if err := check(&q); err != nil {
 		return api.ContextResult{}, err
 	}
+	// What is revoked from here on reaches this query, what was before is not among the
+	// consents any more.
+	legsOf, done := f.running.begin(a)
+	defer done()
 	consents, _, err := f.consents(ctx, a)
 	if err != nil {
 		return api.ContextResult{}, err
@@ -96,7 +102,7 @@ func (f *Federation) Query(ctx context.Context, a Asker, q api.ContextQuery) (ap
 	if err != nil {
 		return api.ContextResult{}, err
 	}
-	legs := append(refused, f.ask(ctx, a, q.Query, nodes)...)
+	legs := append(refused, f.ask(ctx, a, q.Query, nodes, legsOf)...)
 	if err := ctx.Err(); err != nil {
 		return api.ContextResult{}, err
 	}
@@ -115,7 +121,8 @@ func (f *Federation) Query(ctx context.Context, a Asker, q api.ContextQuery) (ap
 	}
 	return out, f.record(ctx, api.ContextRecord{
 		ID: out.ID, At: f.cfg.Now().UTC(), Asker: a.Party, Goal: shown.Text(q.Goal, api.MaxContextGoal), MaxTokens: q.MaxTokens,
-		Tokens: out.Tokens, Truncated: out.Truncated, Legs: out.Legs, Frames: usage.Frames,
+		Tokens: out.Tokens, Truncated: out.Truncated,
+		Legs: out.Legs[:min(len(out.Legs), api.MaxContextRecorded)], Frames: usage.Frames[:min(len(usage.Frames), api.MaxContextRecorded)],
 	})
 }
 
@@ -158,7 +165,7 @@ func (f *Federation) chosen(ctx context.Context, a Asker, names []string, consen
 }
 
 // ask asks all nodes at once.
-func (f *Federation) ask(ctx context.Context, a Asker, q ocp.Query, nodes []Node) []leg {
+func (f *Federation) ask(ctx context.Context, a Asker, q ocp.Query, nodes []Node, legsOf *legsOf) []leg {
 	answers := make([][]leg, len(nodes))
 	var work sync.WaitGroup
 	for i, n := range nodes {
@@ -166,7 +173,14 @@ func (f *Federation) ask(ctx context.Context, a Asker, q ocp.Query, nodes []Node
 			ctx, cancel := context.WithTimeout(ctx, api.ContextLegLimit)
 			defer cancel()
 			name, start := n.Party().Name, time.Now()
+			ctx, revoked := legsOf.to(ctx, name)
 			answer, err := n.Ask(ctx, api.ContextAsk{Query: q, Asker: a.Party, Operator: a.Operator})
+			if revoked() {
+				l := failed(name, "consent was revoked while the query was under way: nothing of it counts")
+				l.Outcome = api.ContextAsks
+				answers[i] = []leg{l}
+				return
+			}
 			if err != nil {
 				l := failed(name, err.Error())
 				l.TookMS = time.Since(start).Milliseconds()

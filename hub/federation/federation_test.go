@@ -1,6 +1,7 @@
 package federation_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -82,7 +83,7 @@ func TestNoMergeGoesOverItsBudgetOrDoublesAFrame(t *testing.T) {
 		var sum, byLegs uint64
 		contents := map[string]bool{}
 		for _, c := range out.Frames {
-			sum += uint64(max(c.Frame.TokenCost, ocp.TokenCost(c.Frame.Content)))
+			sum += c.Frame.Weight()
 			if contents[c.Frame.Content] {
 				rt.Fatalf("%s is there twice", c.Frame.ID)
 			}
@@ -178,5 +179,45 @@ func TestQueriesAreRememberedAsLongAsThereIsRoomAndOverARestart(t *testing.T) {
 	other := federation.Asker{Party: api.Party{ID: "id_other", Name: "other"}}
 	if page := records(other, 10); len(page.Queries) != 0 || page.More {
 		t.Errorf("somebody else sees %+v", page)
+	}
+}
+
+func TestAProviderThatClaimsTooMuchLeavesOthersTheirShare(t *testing.T) {
+	greedy := frame("greedy", 1, 1)
+	greedy.TokenCost = 100
+	dear := frame("same", 1, 99)
+	cheap := frame("same", 1, 99)
+	cheap.TokenCost = 1
+	r := newRig(t, gives("alpha", leg("a", greedy), leg("b", frame("mine", 0.5, 5))))
+	r.trusts(desk, "alpha")
+	if got := ids(r.query(desk, 100, 10).Frames); !slices.Equal(got, []string{"alpha/a/greedy", "alpha/b/mine"}) {
+		t.Errorf("%v", got)
+	}
+	// What does not fit keeps no other copy out.
+	dear.TokenCost = 200
+	r = newRig(t, gives("alpha", leg("a", frame("first", 1, 50)), leg("b", dear), leg("c", cheap)))
+	r.trusts(desk, "alpha")
+	if got := ids(r.query(desk, 200, 10).Frames); !slices.Equal(got, []string{"alpha/a/first", "alpha/c/same"}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestARevokedConsentBreaksOffTheQueryThatUsesIt(t *testing.T) {
+	slow, started := gives("slow"), make(chan struct{})
+	slow.wait = func(ctx context.Context) {
+		close(started)
+		<-ctx.Done()
+	}
+	r := newRig(t, slow, gives("beta", leg("memory", frame("fact", 1, 1))))
+	r.trusts(desk, "slow", "beta")
+	out := make(chan api.ContextResult)
+	go func() { out <- r.query(desk, 10, 10, "slow", "beta") }()
+	<-started
+	if err := r.Revoke(t.Context(), desk, "slow"); err != nil {
+		t.Fatal(err)
+	}
+	got := <-out
+	if len(got.Frames) != 1 || got.Legs[0].Outcome != api.ContextFrames || got.Legs[1].Outcome != api.ContextAsks {
+		t.Errorf("%+v", got)
 	}
 }

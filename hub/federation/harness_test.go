@@ -23,6 +23,7 @@ var (
 type machine struct {
 	party  api.Party
 	answer func(api.ContextAsk) (api.ContextAnswer, error)
+	wait   func(context.Context) // before it answers
 
 	mu       sync.Mutex
 	asked    []api.ContextAsk
@@ -31,7 +32,10 @@ type machine struct {
 
 func (m *machine) Party() api.Party { return m.party }
 
-func (m *machine) Ask(_ context.Context, ask api.ContextAsk) (api.ContextAnswer, error) {
+func (m *machine) Ask(ctx context.Context, ask api.ContextAsk) (api.ContextAnswer, error) {
+	if m.wait != nil {
+		m.wait(ctx)
+	}
 	m.mu.Lock()
 	m.asked = append(m.asked, ask)
 	m.mu.Unlock()

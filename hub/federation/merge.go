@@ -21,7 +21,7 @@ func merge(legs []leg, maxTokens, maxFrames uint32) (frames []ocp.Cited, truncat
 			for next[i] < len(l.frames) {
 				c := ocp.Cited{Node: l.Node, Provider: l.Provider, Frame: l.frames[next[i]]}
 				next[i]++
-				if !seen.Add(&c) {
+				if seen.Has(&c) {
 					continue
 				}
 				cost := c.Frame.Weight()
@@ -29,6 +29,7 @@ func merge(legs []leg, maxTokens, maxFrames uint32) (frames []ocp.Cited, truncat
 					truncated = true
 					continue
 				}
+				seen.Add(&c) // one that does not fit keeps no smaller copy out
 				left -= cost
 				l.Used++
 				l.Tokens += cost

@@ -32,6 +32,9 @@ const (
 	MaxContextConsents = 1024
 	// MaxContextQueries is how many queries the hub remembers; the oldest is forgotten.
 	MaxContextQueries = 500
+	// MaxContextRecorded is how many legs, and how many cited frames, of a query it
+	// remembers.
+	MaxContextRecorded = 64
 )
 
 // ContextQuery is the body of POST /v1/context/query.

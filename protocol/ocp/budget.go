@@ -19,9 +19,13 @@ func TokenCost(content string) uint32 {
 // becomes one U+FFFD, which is longer. So it comes before cost and digest.
 func Clean(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 
-// Weight is what a budget of ours counts for the frame: the larger of what its
-// provider says and TokenCost, so that a claim below the truth buys nothing.
-func (f *Frame) Weight() uint64 { return uint64(max(f.TokenCost, TokenCost(f.Content))) }
+// Weight is what a budget of ours counts for the frame: what its provider says, but at
+// least TokenCost, so that a claim below the truth buys nothing, and at most the
+// content's bytes, since no token is shorter: a claim beyond the truth would leave others
+// without their share.
+func (f *Frame) Weight() uint64 {
+	return max(min(uint64(f.TokenCost), uint64(len(f.Content))), uint64(TokenCost(f.Content)))
+}
 
 // TotalCost is the sum of what the frames say they cost.
 func (r Result) TotalCost() uint64 {

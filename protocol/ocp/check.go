@@ -6,6 +6,21 @@ import (
 	"strings"
 )
 
+// How long what stands around a frame's content may be, in bytes. The budget does not
+// count it, so it is bounded by itself: Check refuses more, and Compose shows at most
+// MaxShown of each.
+const (
+	// MaxFrameText is the longest id, title and citation label.
+	MaxFrameText = 1 << 10
+	// MaxFrameURI is the longest URI.
+	MaxFrameURI = 4 << 10
+	// MaxFrameRest bounds the provenance and the relations of a frame together.
+	MaxFrameRest = 32 << 10
+	// MaxShown is how much of a title, a label, a URI and a name stands in a quote and in
+	// its Usage.
+	MaxShown = 256
+)
+
 // FrameError says what is wrong with a frame.
 type FrameError struct {
 	ID     string // of the frame; may be empty
@@ -23,7 +38,8 @@ func (f *Frame) fault(field, format string, args ...any) error {
 
 // Check tells what makes a frame invalid in either family, as *FrameError: a score
 // outside of 0 to 1, a blank title or citation label, and beyond the protocol a blank
-// id, by which nothing could be cited or de-duplicated.
+// id, by which nothing could be cited or de-duplicated, and more around the content than
+// may be there.
 func (f *Frame) Check() error {
 	switch {
 	case !(f.Score >= 0 && f.Score <= 1): // not a number is neither
@@ -34,6 +50,30 @@ func (f *Frame) Check() error {
 		return f.fault("citation_label", "is missing or blank")
 	case isBlank(f.ID): // last: the protocol does not mind
 		return f.fault("id", "is blank")
+	}
+	return f.checkRest()
+}
+
+// checkRest tells whether what stands around the content is within its bounds.
+func (f *Frame) checkRest() error {
+	for _, v := range []struct {
+		field, value string
+		most         int
+	}{{"id", f.ID, MaxFrameText}, {"title", f.Title, MaxFrameText}, {"citation_label", f.CitationLabel, MaxFrameText}, {"uri", f.URI, MaxFrameURI}} {
+		if len(v.value) > v.most {
+			short := Frame{ID: f.ID[:min(len(f.ID), MaxShown)]}
+			return short.fault(v.field, "has %d bytes, at most %d may be", len(v.value), v.most)
+		}
+	}
+	rest := 0
+	for _, p := range f.Provenance {
+		rest += len(p.Type) + len(p.URI) + len(p.Range) + len(p.Digest) + len(p.Method) + len(p.By)
+	}
+	for _, r := range f.Relations {
+		rest += len(r.Rel) + len(r.TargetURI) + len(r.DisplayName)
+	}
+	if rest > MaxFrameRest {
+		return f.fault("provenance", "and relations have %d bytes, at most %d may be", rest, MaxFrameRest)
 	}
 	return nil
 }

@@ -62,21 +62,17 @@ type Seen struct {
 
 type seenID struct{ node, provider, id string }
 
-// Add notes a frame and reports whether it was new.
-func (s *Seen) Add(c *Cited) bool {
-	id := seenID{c.Node, c.Provider, c.Frame.ID}
-	if s.ids[id] {
-		return false
-	}
-	content := c.Frame.Digest()
-	if c.Frame.Content != "" && s.contents[content] {
-		return false
-	}
+// Has reports whether a frame is there already.
+func (s *Seen) Has(c *Cited) bool {
+	return s.ids[seenID{c.Node, c.Provider, c.Frame.ID}] || c.Frame.Content != "" && s.contents[c.Frame.Digest()]
+}
+
+// Add notes a frame.
+func (s *Seen) Add(c *Cited) {
 	if s.ids == nil {
 		s.ids, s.contents = make(map[seenID]bool), make(map[string]bool)
 	}
-	s.ids[id], s.contents[content] = true, true
-	return true
+	s.ids[seenID{c.Node, c.Provider, c.Frame.ID}], s.contents[c.Frame.Digest()] = true, true
 }
 
 // Compose makes frames a quote for a prompt, in a data frame each (see mesh.Frame):
@@ -119,16 +115,35 @@ func IsQuote(text string) bool { return strings.HasPrefix(text, composeHead) }
 func citation(c *Cited, number int) Used {
 	f := &c.Frame
 	return Used{
-		Number: number, Node: mesh.CleanLine(c.Node), Provider: mesh.CleanLine(c.Provider), ID: mesh.CleanLine(f.ID),
-		Label: mesh.CleanLine(f.CitationLabel), Title: mesh.CleanLine(f.Title), URI: mesh.CleanLine(f.URI),
+		Number: number, Node: shown(c.Node), Provider: shown(c.Provider), ID: shown(f.ID),
+		Label: shown(f.CitationLabel), Title: shown(f.Title), URI: shown(f.URI),
 		Digest: f.Digest(), Tokens: f.Weight(),
 	}
+}
+
+// shown makes a text fit for a line, of at most MaxShown bytes: what stands around a
+// content is not counted in the budget and must not outweigh it.
+func shown(s string) string {
+	const more = "…"
+	s = mesh.CleanLine(cut(s, 4*MaxShown)) // which takes characters away
+	if len(s) <= MaxShown {
+		return s
+	}
+	return cut(s, MaxShown-len(more)) + more
+}
+
+// cut cuts s to at most n bytes on a character boundary.
+func cut(s string, n int) string {
+	for n > 0 && n < len(s) && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:min(n, len(s))]
 }
 
 // head is what stands above the content, within the data frame: all of it was said by
 // the provider too.
 func (u *Used) head(kind FrameKind) string {
-	source := mesh.CleanLine(string(kind)) + " of " + u.Provider
+	source := shown(string(kind)) + " of " + u.Provider
 	if u.Node != "" {
 		source += " on " + u.Node
 	}

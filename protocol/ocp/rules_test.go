@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -222,12 +223,48 @@ func TestAFrameIsTakenOnceByItsIdAndByItsContent(t *testing.T) {
 	var seen ocp.Seen
 	var got []ocp.Cited
 	for i := range frames {
-		if seen.Add(&frames[i]) {
+		if !seen.Has(&frames[i]) {
+			seen.Add(&frames[i])
 			got = append(got, frames[i])
 		}
 	}
 	want := []ocp.Cited{cited("", "p", "1", "a"), cited("", "q", "1", "c"), cited("", "p", "2", ""), cited("", "p", "3", "")}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestWhatStandsAroundAContentCannotOutweighIt(t *testing.T) {
+	long := strings.Repeat("é", 1<<20)
+	fits := ocp.Frame{ID: "1", Kind: ocp.KindFact, Title: "T", CitationLabel: "L", Content: "four", TokenCost: 1}
+	for field, f := range map[string]func(*ocp.Frame){
+		"id":             func(f *ocp.Frame) { f.ID = long },
+		"title":          func(f *ocp.Frame) { f.Title = long },
+		"citation_label": func(f *ocp.Frame) { f.CitationLabel = long },
+		"uri":            func(f *ocp.Frame) { f.URI = long },
+		"provenance":     func(f *ocp.Frame) { f.Provenance = []ocp.Provenance{{Type: "file", URI: long}} },
+	} {
+		frame := fits
+		f(&frame)
+		var fault *ocp.FrameError
+		if err := frame.Check(); !errors.As(err, &fault) || fault.Field != field || len(err.Error()) > 2*ocp.MaxShown+200 {
+			t.Errorf("%s: %.300v", field, err)
+		}
+		text, usage := ocp.Compose([]ocp.Cited{{Node: long, Provider: long, Frame: frame}}, mesh.NewNonce())
+		if most := 8*ocp.MaxShown + 1000; len(text) > most || len(usage.Frames[0].Title) > ocp.MaxShown || !utf8.ValidString(text) {
+			t.Errorf("%s: a frame of 4 bytes became %d, at most %d may be", field, len(text), most)
+		}
+	}
+	if err := fits.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAClaimCountsBetweenAQuarterOfTheBytesAndAllOfThem(t *testing.T) {
+	for claim, want := range map[uint32]uint64{0: 2, 1: 2, 3: 3, 8: 8, 9: 8, 4096: 8} {
+		f := ocp.Frame{Content: "12345678", TokenCost: claim}
+		if got := f.Weight(); got != want {
+			t.Errorf("a claim of %d counts %d, want %d", claim, got, want)
+		}
 	}
 }
