@@ -54,6 +54,18 @@ func drawQuery(t *rapid.T) ocp.Query {
 	return q
 }
 
+// allowed is what an asker may see, after what the item says of itself: an operator all,
+// others what they dispatched, and nobody what was dispatched by none.
+func allowed(operator bool, asker, dispatcher string) bool {
+	switch {
+	case operator:
+		return true
+	case asker == "", dispatcher == "":
+		return false
+	}
+	return asker == dispatcher
+}
+
 // What an asker gets is, in every byte, what it would get if what it may not see were not
 // there; it is all allowed, valid, and within the budget.
 func TestNothingThatIsHiddenShowsInAnAnswer(t *testing.T) {
@@ -64,8 +76,12 @@ func TestNothingThatIsHiddenShowsInAnAnswer(t *testing.T) {
 		byID := map[string]Item{}
 		for _, it := range items {
 			byID[it.ID] = it
-			if scope.sees(&it) {
+			may := allowed(scope.All, scope.Controller, it.Controller)
+			if may {
 				seen = append(seen, it)
+			}
+			if scope.sees(&it) != may {
+				t.Fatalf("%+v sees the item of %q: %v", scope, it.Controller, !may)
 			}
 		}
 		got, want := answer(t, items, q, scope), answer(t, seen, q, scope)
@@ -76,7 +92,7 @@ func TestNothingThatIsHiddenShowsInAnAnswer(t *testing.T) {
 		for i := range got.Frames {
 			f := &got.Frames[i]
 			it := byID[f.ID]
-			if !scope.sees(&it) || unique[f.ID] {
+			if !allowed(scope.All, scope.Controller, it.Controller) || unique[f.ID] {
 				t.Fatalf("frame %s is hidden, or there twice", f.ID)
 			}
 			unique[f.ID] = true
