@@ -112,6 +112,16 @@ func Compose(frames []Cited, nonce string) (text string, usage Usage) {
 // text: it tells what is alike, not who made it.
 func IsQuote(text string) bool { return strings.HasPrefix(text, composeHead) }
 
+// Unquoted is a text without what Compose put below its words: those words, or, of a text
+// without such, all of it. What anybody wrote there like Compose goes as well.
+func Unquoted(text string) string {
+	if IsQuote(text) {
+		return ""
+	}
+	words, _, _ := strings.Cut(text, "\n\n"+composeHead)
+	return words
+}
+
 func citation(c *Cited, number int) Used {
 	f := &c.Frame
 	return Used{

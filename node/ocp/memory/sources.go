@@ -15,9 +15,11 @@ const (
 	dateLayout = "2006-01-02"
 )
 
-// resultItem is what is remembered of a task.
+// resultItem is what is remembered of a task. What a query for context put below its words
+// is not: it is remembered where it is from, and would be quoted in quotes without end.
 func resultItem(r *api.MemoryResult) Item {
-	subject := firstWords(r.Text, titleWords)
+	asked := strings.TrimSpace(ocp.Unquoted(r.Text))
+	subject := firstWords(asked, titleWords)
 	if subject == "" {
 		subject = firstWords(r.Summary, titleWords)
 	}
@@ -25,8 +27,8 @@ func resultItem(r *api.MemoryResult) Item {
 		subject = "a task without words"
 	}
 	var b strings.Builder
-	if r.Text != "" {
-		fmt.Fprintf(&b, "Task: %s\n\n", strings.TrimSpace(cutText(r.Text, MaxContent/4)))
+	if asked != "" {
+		fmt.Fprintf(&b, "Task: %s\n\n", strings.TrimSpace(cutText(asked, MaxContent/4)))
 	}
 	fmt.Fprintf(&b, "Result (%s): %s\n", r.State, strings.TrimSpace(r.Summary))
 	if reply := strings.TrimSpace(r.Reply); reply != "" && reply != strings.TrimSpace(r.Summary) {

@@ -104,6 +104,32 @@ func TestWhatTheHubTellsIsRememberedForWhomItConcerns(t *testing.T) {
 	}
 }
 
+func TestWhatATaskWasGivenAsContextIsNotRememberedWithIt(t *testing.T) {
+	quote, _ := ocp.Compose([]ocp.Cited{{Node: "gamma", Provider: "memory", Frame: ocp.Frame{
+		ID: "q", Kind: ocp.KindFact, Title: "Of otters", CitationLabel: "Digest of otters", Content: "the otter sleeps", TokenCost: 4,
+	}}}, "0123456789abcdef0123456789abcdef")
+	for name, c := range map[string]struct{ text, subject, task string }{
+		"below its words":  {"Count the walruses\n\nthen stop\n\n" + quote, "Count the walruses", "Task: Count the walruses\n\nthen stop\n\nResult"},
+		"twice":            {"Count the walruses\n\n" + quote + "\n\n" + quote, "Count the walruses", "Task: Count the walruses\n\nResult"},
+		"and nothing else": {quote, "walrus counted", "Result"},
+		"none":             {"Count the walruses\n\nthen stop", "Count the walruses", "Task: Count the walruses\n\nthen stop\n\nResult"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newIndex(t, Config{})
+			s := NewSyncer(SyncConfig{Index: x})
+			s.Attach(&feed{page: 1, items: []api.MemoryItem{result("t1", c.text)}}, "idB")
+			round(t, s)
+			if res := ask(t, x, ocp.Query{Goal: "otter"}, Scope{All: true}); len(res.Frames) != 0 {
+				t.Errorf("what was quoted is remembered of the task: %q", res.Frames[0].Content)
+			}
+			res := ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true})
+			if len(res.Frames) != 1 || res.Frames[0].Title != c.subject+" (alice → beta, done)" || !strings.HasPrefix(res.Frames[0].Content, c.task) {
+				t.Errorf("found %+v", res.Frames)
+			}
+		})
+	}
+}
+
 func TestTheFeedIsFollowedFromWhereItWasLeftAlsoAfterARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "memory")
 	x := newIndex(t, Config{Path: dir})
