@@ -26,7 +26,10 @@ func newRelay(p *peers.Service, box *mail.Box, cfg Config) *relay.Relay {
 		return nil
 	}
 	of := p.Config()
-	return relay.New(relay.Config{Box: box, Service: p, Node: of.Node, Shows: of.Shows, Options: of.Options, Log: cfg.Log})
+	return relay.New(relay.Config{
+		Box: box, Service: p, Node: of.Node, Shows: of.Shows, Options: of.Options, Log: cfg.Log,
+		Sole: relay.Sole(of.StorageDir, cfg.Profile.HubID),
+	})
 }
 
 // newPeerBoard makes what shows the node's peers to the operators of its hub.

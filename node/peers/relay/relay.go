@@ -41,6 +41,9 @@ type Config struct {
 	Node string
 	// Shows says whether agents of this machine with a name are shown to other nodes.
 	Shows func(name string) bool
+	// Sole is the file that says which node carries for this registry and hub, see Sole;
+	// "": this one.
+	Sole string
 	// Options are the original's, for what receivers take; the zero value: its defaults.
 	Options words.Options
 	// MaxOutstanding, PostRate, Patience, AckGrace, RetryMin and RetryMax are those of

@@ -424,22 +424,29 @@ func TestAHubThatKnowsNoListsIsToldNothingMore(t *testing.T) {
 func TestTwoNodesOfOneMachineShowEachAgentOnce(t *testing.T) {
 	w := newWorld(t)
 	delta := w.machine("delta", "all")
+	snd := delta.peer("snd")
+	shows := func(node string, n int) {
+		t.Helper()
+		peerstub.Eventually(t, "what "+node+" shows", func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return len(w.rosters[node]) == n
+		})
+	}
+	shows("delta", 1) // so it is the one that carries
 	w.shared = delta.storage()
 	w.machine("eps", "all")
 	w.shared = ""
 	gamma := w.machine("gamma", "all")
-	snd, far := delta.peer("snd"), gamma.peer("far")
+	far := gamma.peer("far")
 	// A desk with the name of a session, on the other node.
 	desk := peers.EndpointID("mesh-desk-delta")
 	if err := delta.running.service.Name(t.Context(), "snd"); err != nil {
 		t.Fatal(err)
 	}
-	peerstub.Eventually(t, "what both nodes of the machine show", func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.rosters["delta"]) == 2 && len(w.rosters["eps"]) == 1
-	})
-	// One is shown by both, and is one agent for a third; its name is nobody else's.
+	shows("delta", 2)
+	shows("eps", 0)
+	// Each is one agent for a third, with a name that is nobody else's.
 	peerstub.Eventually(t, "the list of the third", func() bool {
 		var names []string
 		for _, e := range far.List() {

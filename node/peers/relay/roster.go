@@ -98,6 +98,11 @@ func (r *Relay) ours(ctx context.Context) (list []api.PeerAgent, err error) {
 		}
 		list = append(list, a)
 	}
+	if len(list) > 0 {
+		if ok, err := r.sole(); err != nil || !ok {
+			return []api.PeerAgent{}, err
+		}
+	}
 	return list, nil
 }
 
@@ -369,6 +374,12 @@ func (r *Relay) isAbsent(node string) bool {
 // whose answers are awaited.
 func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
 	rows, err := r.shownRows(ctx)
+	if err == nil && len(rows) > 0 {
+		var ok bool
+		if ok, err = r.sole(); !ok {
+			rows = map[string]row{}
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -301,7 +301,7 @@ func (m *machine) start(commits int) *running {
 	if err != nil {
 		m.w.t.Fatal(err)
 	}
-	cfg := relay.Config{Box: p.box, Service: s, Node: m.name, Shows: s.Config().Shows, RetryMin: 20 * time.Millisecond, RetryMax: 100 * time.Millisecond, AckGrace: 2 * time.Second, PostRate: 1000, Log: logOf()}
+	cfg := relay.Config{Box: p.box, Service: s, Node: m.name, Sole: relay.Sole(m.storage(), fmt.Sprintf("%p", m.w)), Shows: s.Config().Shows, RetryMin: 20 * time.Millisecond, RetryMax: 100 * time.Millisecond, AckGrace: 2 * time.Second, PostRate: 1000, Log: logOf()}
 	m.tune(&cfg)
 	p.relay, p.service = relay.New(cfg), s
 	mux := chi.NewRouter()
