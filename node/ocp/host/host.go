@@ -16,9 +16,14 @@ import (
 )
 
 const (
-	// QueryTimeout is how long a provider may take for its part of a query, from start
-	// to answer: less than the hub waits for the node.
+	// QueryTimeout is how long a provider may take to answer, from when its query is sent.
+	// It is granted in full, whoever waited before and whoever goes away meanwhile.
 	QueryTimeout = 15 * time.Second
+	// WaitTimeout is how long a query waits for those before it at a provider.
+	WaitTimeout = 10 * time.Second
+	// LegTimeout is how long a query waits for a provider in all: less than
+	// api.ContextLegLimit, so that the hub hears of the others. It breaks off no program.
+	LegTimeout = 18 * time.Second
 	// IdleTimeout is how long a program that nobody asks is kept.
 	IdleTimeout = 5 * time.Minute
 	// BackoffMin is the wait before a program that failed twice in a row is started again;
@@ -36,8 +41,10 @@ type Config struct {
 	Providers []Provider
 	// Path is the file of the consents, in a directory that is there.
 	Path string
-	// Timeout bounds a provider's part of a query; 0: QueryTimeout.
+	// Timeout bounds a provider's start, and then its answer to a query; 0: QueryTimeout.
 	Timeout time.Duration
+	// Wait bounds the wait for queries before this one; 0: WaitTimeout.
+	Wait time.Duration
 	// Idle is how long a program that nobody asks is kept; 0: IdleTimeout.
 	Idle time.Duration
 	// BackoffMin and BackoffMax; 0: the constants of these names.
@@ -60,7 +67,7 @@ type Host struct {
 
 	mu     sync.Mutex // guards the following
 	closed bool
-	work   sync.WaitGroup // what is under way
+	work   sync.WaitGroup // what is under way, for a caller or after it
 }
 
 var errClosed = errors.New("the node is stopping")
@@ -90,6 +97,7 @@ func New(cfg Config) (*Host, error) {
 		}
 	}
 	def(&cfg.Timeout, QueryTimeout)
+	def(&cfg.Wait, WaitTimeout)
 	def(&cfg.Idle, IdleTimeout)
 	def(&cfg.BackoffMin, BackoffMin)
 	def(&cfg.BackoffMax, max(BackoffMax, cfg.BackoffMin))
@@ -109,7 +117,7 @@ func New(cfg Config) (*Host, error) {
 	h := &Host{cfg: cfg, consents: store}
 	h.life, h.end = context.WithCancelCause(context.Background())
 	for _, p := range cfg.Providers {
-		h.members = append(h.members, newMember(p, cfg, store))
+		h.members = append(h.members, h.newMember(p))
 	}
 	return h, nil
 }

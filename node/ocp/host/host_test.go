@@ -101,6 +101,9 @@ func TestAnAnswerThatComesLateIsNotThatOfTheNextQuery(t *testing.T) {
 	if got.Result.Frames[0].Content != "second" {
 		t.Errorf("asked for second, got %q", got.Result.Frames[0].Content)
 	}
+	if has(t, dir, fileStarts) != "s" {
+		t.Errorf("starts: %q", has(t, dir, fileStarts))
+	}
 }
 
 func TestAProgramThatCrashesIsStartedAnewWithBackOff(t *testing.T) {
@@ -273,6 +276,79 @@ func TestQueriesThatWaitForOneProviderAreBounded(t *testing.T) {
 	wantOutcome(t, ask(t, h, "one too many")["p"], api.ContextFailed, "busy: 32 queries wait")
 	cancel()
 	work.Wait()
+}
+
+func TestEachQueryHasTheProvidersFullTimeAfterItsWait(t *testing.T) {
+	t.Parallel()
+	const parallel = 5
+	dir := t.TempDir()
+	// Enough for each, and too little for all.
+	h := open(t, Config{Timeout: parallel*slowBy - slowBy/2, Wait: time.Minute, Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
+	var work sync.WaitGroup
+	for range parallel {
+		work.Go(func() { wantOutcome(t, ask(t, h, "slow")["p"], api.ContextFrames, "") })
+	}
+	work.Wait()
+	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" {
+		t.Errorf("%d failures; starts: %q", h.members[0].fails, has(t, dir, fileStarts))
+	}
+}
+
+func TestAWaitThatRunsOutHarmsNeitherTheProviderNorWhoHasItsTurn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, Config{Timeout: time.Minute, Wait: 50 * time.Millisecond, Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
+	legs := make(chan map[string]api.ContextAnswerLeg, 1)
+	go func() { legs <- ask(t, h, "late") }()
+	await(t, "the query", func() bool { return has(t, dir, fileGoals) != "" })
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			wantOutcome(t, ask(t, h, "waits")["p"], api.ContextFailed, "busy: for 50ms others waited before")
+		})
+	}
+	work.Wait()
+	put(t, dir, fileGo, "")
+	wantOutcome(t, (<-legs)["p"], api.ContextFrames, "")
+	wantOutcome(t, ask(t, h, "next")["p"], api.ContextFrames, "")
+	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "late\nnext\n" {
+		t.Errorf("%d failures; starts: %q; goals: %q", h.members[0].fails, has(t, dir, fileStarts), has(t, dir, fileGoals))
+	}
+}
+
+func TestACallerWhoseTimeEndsLeavesTheProviderItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, Config{Timeout: time.Minute, Wait: time.Minute, Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
+	wantOutcome(t, ask(t, h, "warm up")["p"], api.ContextFrames, "")
+	ctx, cancel := context.WithTimeout(t.Context(), slowBy)
+	defer cancel()
+	wantOutcome(t, askFor(t, ctx, h, ocp.Query{Goal: "late"})["p"], api.ContextFailed, "not done when the query ended")
+	put(t, dir, fileGo, "")
+	got := ask(t, h, "second")["p"]
+	wantOutcome(t, got, api.ContextFrames, "")
+	if len(got.Result.Frames) != 1 || got.Result.Frames[0].Content != "second" {
+		t.Errorf("asked for second, got %+v", got.Result.Frames)
+	}
+	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "warm up\nlate\nsecond\n" {
+		t.Errorf("%d failures; starts: %q; goals: %q", h.members[0].fails, has(t, dir, fileStarts), has(t, dir, fileGoals))
+	}
+}
+
+func TestAProgramThatHangsIsEndedAlthoughNobodyWaitsForItAnyMore(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	h := open(t, Config{Timeout: 3 * slowBy, Wait: time.Minute, Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	legs := make(chan map[string]api.ContextAnswerLeg, 1)
+	go func() { legs <- askFor(t, ctx, h, ocp.Query{Goal: "late"}) }()
+	await(t, "the query", func() bool { return has(t, dir, fileGoals) != "" })
+	cancel()
+	wantOutcome(t, (<-legs)["p"], api.ContextFailed, "not done when the query ended")
+	wantOutcome(t, ask(t, h, "next")["p"], api.ContextFrames, "")
+	if has(t, dir, fileStarts) != "ss" {
+		t.Errorf("starts: %q", has(t, dir, fileStarts))
+	}
 }
 
 func TestAHostRefusesProvidersThatCannotBe(t *testing.T) {

@@ -46,6 +46,9 @@ const (
 	fileGoals  = "goals"  // the queries that it was sent, a line each
 )
 
+// slowBy is how long the child thinks about a goal with "slow" in it.
+const slowBy = 700 * time.Millisecond
+
 // child answers with the goal as content.
 func child(dir string) int {
 	there := func(name string) bool {
@@ -89,6 +92,9 @@ func child(dir string) int {
 			}
 			for strings.Contains(e.Query.Goal, "late") && !there(fileGo) {
 				time.Sleep(time.Millisecond)
+			}
+			if strings.Contains(e.Query.Goal, "slow") {
+				time.Sleep(slowBy)
 			}
 			answer.Frames = &ocp.Result{Frames: []ocp.Frame{frame(e.Query.Goal)}}
 		default:

@@ -31,6 +31,8 @@ func (m *member) meet(ctx context.Context) (*ocp.HandshakeAck, error) {
 	if err := m.connect(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
 	ack, err := transport.Handshake(ctx, m.conn, m.Name, ocp.VersionOCP)
 	if err == nil {
 		err = checkAck(m.Name, ack)
@@ -116,14 +118,13 @@ func (m *member) subjectOf(ack *ocp.HandshakeAck) ocp.Subject {
 // greet meets the provider for somebody who wants to know who it is. What was known
 // before is returned with an error, if anything was.
 func (m *member) greet(ctx context.Context) (*ocp.HandshakeAck, error) {
-	ctx, cancel := context.WithTimeout(ctx, transport.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, LegTimeout)
 	defer cancel()
-	ctx, done, err := m.take(ctx)
-	if err != nil {
-		return m.lastMet(), err
+	var ack *ocp.HandshakeAck
+	var err error
+	if late := m.inTurn(ctx, func(own context.Context) { ack, err = m.meet(own) }); late != nil {
+		return m.lastMet(), late
 	}
-	defer done()
-	ack, err := m.meet(ctx)
 	if err != nil {
 		return m.lastMet(), err
 	}

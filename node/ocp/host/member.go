@@ -22,6 +22,8 @@ type member struct {
 	cfg      Config
 	consents *consents
 	log      *slog.Logger
+	life     context.Context // of the Host
+	work     *sync.WaitGroup // of the Host
 
 	waiting atomic.Int32 // for the turn
 
@@ -44,36 +46,74 @@ var (
 	errRevoked = errors.New("the consent was revoked")
 )
 
-func newMember(p Provider, cfg Config, store *consents) *member {
-	m := &member{Provider: p, cfg: cfg, consents: store, log: cfg.Log.With("provider", p.Name), turn: make(chan struct{}, 1)}
+func (h *Host) newMember(p Provider) *member {
+	m := &member{
+		Provider: p, cfg: h.cfg, consents: h.consents, log: h.cfg.Log.With("provider", p.Name),
+		life: h.life, work: &h.work, turn: make(chan struct{}, 1),
+	}
 	m.turn <- struct{}{}
 	return m
 }
 
-// take waits for the turn. What is done with it ends with ctx, which ends with a Revoke
-// too.
-func (m *member) take(ctx context.Context) (_ context.Context, done func(), err error) {
+// take waits for the turn, as long as ctx and the configuration let it. What is done with
+// it has a context of its own, which ends with a Revoke and with the Host: whoever waits
+// for it may go away, and costs the provider neither its time nor its connection.
+func (m *member) take(ctx context.Context) (own context.Context, done func(), err error) {
 	if m.waiting.Add(1) > maxWaiting {
 		m.waiting.Add(-1)
 		return nil, nil, fmt.Errorf("provider %s is busy: %d queries wait for it", m.Name, maxWaiting)
 	}
 	defer m.waiting.Add(-1)
+	timer := time.NewTimer(m.cfg.Wait)
+	defer timer.Stop()
 	select {
 	case <-m.turn:
+	case <-timer.C:
+		return nil, nil, fmt.Errorf("provider %s is busy: for %s others waited before; ask again", m.Name, m.cfg.Wait)
 	case <-ctx.Done():
 		return nil, nil, fmt.Errorf("provider %s is busy with other queries: %w", m.Name, context.Cause(ctx))
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	if ctx.Err() != nil { // nobody would read the answer
+		m.turn <- struct{}{}
+		return nil, nil, fmt.Errorf("provider %s was not asked: %w", m.Name, context.Cause(ctx))
+	}
+	own, cancel := context.WithCancelCause(m.life)
 	m.mu.Lock()
 	m.stop = cancel
 	m.mu.Unlock()
-	return ctx, func() {
+	return own, func() {
 		m.mu.Lock()
 		m.stop = nil
 		m.mu.Unlock()
 		cancel(nil)
 		m.turn <- struct{}{}
 	}, nil
+}
+
+// inTurn does something with the turn. After an error it may still be under way, until its
+// own end: a program's answer is read off, so that the program is of use to the next.
+func (m *member) inTurn(ctx context.Context, do func(own context.Context)) error {
+	own, done, err := m.take(ctx)
+	if err != nil {
+		return err
+	}
+	own, cancel := context.WithCancelCause(own)
+	ended := make(chan struct{})
+	m.work.Go(func() { // the caller is part of the work, so Close does not wait yet
+		defer close(ended)
+		defer done()
+		defer cancel(nil)
+		do(own)
+	})
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		if m.remote() { // each exchange has a request of its own
+			cancel(context.Cause(ctx))
+		}
+		return fmt.Errorf("provider %s was not done when the query ended: %w", m.Name, context.Cause(ctx))
+	}
 }
 
 // interrupt breaks off what has the turn and waits for its end. Whoever comes next finds
@@ -96,23 +136,30 @@ func (m *member) interrupt(ctx context.Context) error {
 // query asks the provider: kinds, consent, then the query. errOther and
 // *ocp.ConsentRequiredError mean that nothing of it was sent.
 func (m *member) query(ctx context.Context, q ocp.Query, scope memory.Scope) (ocp.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
-	defer cancel()
 	if m.Source != nil {
 		if !matches(m.kinds(), q) {
 			return ocp.Result{}, errOther
 		}
+		ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+		defer cancel()
 		return m.Source.Query(ctx, q, scope)
 	}
-	ctx, done, err := m.take(ctx)
-	if err != nil {
-		return ocp.Result{}, err
+	ctx, cancel := context.WithTimeout(ctx, LegTimeout)
+	defer cancel()
+	var result ocp.Result
+	var err error
+	if late := m.inTurn(ctx, func(own context.Context) { result, err = m.attempts(own, q) }); late != nil {
+		return ocp.Result{}, late
 	}
-	defer done()
+	return result, err
+}
+
+// attempts asks once more if a program ended since it was last asked: that does not cost
+// this query. Called with the turn.
+func (m *member) attempts(ctx context.Context, q ocp.Query) (ocp.Result, error) {
 	for again := false; ; again = true {
 		kept := m.conn != nil
 		result, err := m.ask(ctx, q)
-		// A program that ended since it was last asked does not cost this query.
 		var crashed *transport.ProviderCrashedError
 		if again || m.remote() || !kept || !errors.As(err, &crashed) {
 			return result, err
@@ -135,6 +182,8 @@ func (m *member) ask(ctx context.Context, q ocp.Query) (ocp.Result, error) {
 	if err := m.consents.permits(m.subjectOf(ack)); err != nil {
 		return ocp.Result{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
 	result, err := transport.Ask(ctx, m.conn, m.Name, q)
 	m.after(ctx, err)
 	return result, err
@@ -176,7 +225,7 @@ func (m *member) after(ctx context.Context, err error) {
 }
 
 // failed ends a program that is out of step, and has the next start wait if it did that
-// before. That a caller went away is no fault of it.
+// before. That it was broken off is no fault of it; that its own time ran out is.
 func (m *member) failed(ctx context.Context, err error) {
 	m.disconnect()
 	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
