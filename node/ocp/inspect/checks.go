@@ -37,7 +37,7 @@ func (r *run) session(ctx context.Context) {
 	r.report.outcome(Handshake, err, "%q %s answered %s", ack.Provider.Name, ack.Provider.Version, ack.ProtocolVersion)
 	if err != nil {
 		r.skip("the handshake failed", FrameValidity, BudgetHonesty, ShutdownClean,
-			ExitsOnShutdown, ServesAfterShutdown, FrameCount, FrameIDs, KindsFilter, ExactFrames, EgressScopes)
+			ExitsOnShutdown, ServesAfterShutdown, FrameCount, FrameIDs, HonestClaims, KindsFilter, ExactFrames, EgressScopes)
 		r.nullLists(err)
 		return
 	}
@@ -62,7 +62,7 @@ func (r *run) frames(result ocp.Result, err error) {
 	if err != nil {
 		r.report.add(FrameValidity, Fail, "%v", err)
 		r.report.add(BudgetHonesty, Fail, "%v", err)
-		r.skip("the probe was not answered", FrameCount, FrameIDs, ExactFrames)
+		r.skip("the probe was not answered", FrameCount, FrameIDs, HonestClaims, ExactFrames)
 		return
 	}
 	r.report.outcome(FrameValidity, firstInvalid(result), "%d frames are valid", len(result.Frames))
@@ -78,6 +78,7 @@ func (r *run) frames(result ocp.Result, err error) {
 		r.report.add(FrameCount, Pass, "%d frames of at most %d", n, probeFrames)
 	}
 	r.report.outcome(FrameIDs, wrongIDs(result), "%d ids differ", len(result.Frames))
+	r.report.outcome(HonestClaims, underclaim(result), "what the frames claim fits what they hold")
 	if !r.contextgraph() {
 		r.skip("asked of contextgraph/1 only", ExactFrames)
 		return
@@ -116,6 +117,37 @@ func wrongIDs(result ocp.Result) error {
 		seen[f.ID] = true
 	}
 	return nil
+}
+
+// underclaim is a frame whose claim is less than half of what its content weighs, in an
+// answer that goes beyond the tokens by that. Counts that differ by less may be those of
+// another tokenizer.
+func underclaim(result ocp.Result) error {
+	var sum uint64
+	var worst *ocp.Frame
+	for i := range result.Frames {
+		f := &result.Frames[i]
+		sum += f.Weight()
+		if f.Weight()/2 > uint64(f.TokenCost) && (worst == nil || f.Weight() > worst.Weight()) {
+			worst = f
+		}
+	}
+	if worst == nil || sum <= probeTokens {
+		return nil
+	}
+	return fmt.Errorf("frame %q claims %d tokens for content of %d; by their content the frames cost %d of %d", worst.ID, worst.TokenCost, worst.Weight(), sum, probeTokens)
+}
+
+// utf8 tells of the bytes of all answers.
+func (r *run) utf8() {
+	switch {
+	case r.provider.mangled.Load():
+		r.report.add(ValidUTF8, Fail, "an answer has bytes that are not UTF-8")
+	case !r.provider.answered.Load():
+		r.skip("there was no answer to look at", ValidUTF8)
+	default:
+		r.report.add(ValidUTF8, Pass, "all answers are UTF-8")
+	}
 }
 
 // nullLists looks whether a message could not be read for a null in place of a list.

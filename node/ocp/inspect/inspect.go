@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"opencode-mesh/node/ocp/transport"
 	"opencode-mesh/protocol/ocp"
@@ -70,6 +72,16 @@ type Provider struct {
 	open func() (transport.Conn, error)
 	// spawn does so for a child, and is nil for an address.
 	spawn func() (*transport.Process, error)
+
+	answered, mangled atomic.Bool // of answers that were looked at
+}
+
+// look looks at an answer before it is read.
+func (p *Provider) look(answer []byte) {
+	p.answered.Store(true)
+	if !utf8.Valid(answer) {
+		p.mangled.Store(true)
+	}
 }
 
 // providerID is what errors call the provider.
@@ -78,33 +90,31 @@ const providerID = "under test"
 // Stdio is a provider that is a program. It is started once to meet it, and twice to
 // check it.
 func Stdio(args []string, o Options) *Provider {
-	spawn := func() (*transport.Process, error) {
-		return transport.Spawn(transport.Command{ID: providerID, Args: args, Stderr: o.Stderr})
+	p := &Provider{target: "stdio: " + strings.Join(args, " "), options: o}
+	p.spawn = func() (*transport.Process, error) {
+		return transport.Spawn(transport.Command{ID: providerID, Args: args, Stderr: o.Stderr, Look: p.look})
 	}
-	return &Provider{
-		target: "stdio: " + strings.Join(args, " "), options: o, spawn: spawn,
-		open: func() (transport.Conn, error) {
-			p, err := spawn()
-			if err != nil {
-				return nil, err
-			}
-			return p, nil
-		},
+	p.open = func() (transport.Conn, error) {
+		c, err := p.spawn()
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
 	}
+	return p
 }
 
 // HTTP is a provider at an address, which may be without TLS anywhere.
 func HTTP(url string, o Options) *Provider {
-	return &Provider{
-		target: "http: " + url, options: o,
-		open: func() (transport.Conn, error) {
-			c, err := transport.Dial(transport.Address{ID: providerID, URL: url, Token: o.Token, AllowPlain: true})
-			if err != nil {
-				return nil, err
-			}
-			return c, nil
-		},
+	p := &Provider{target: "http: " + url, options: o}
+	p.open = func() (transport.Conn, error) {
+		c, err := transport.Dial(transport.Address{ID: providerID, URL: url, Token: o.Token, AllowPlain: true, Look: p.look})
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
 	}
+	return p
 }
 
 // Meet greets the provider, and asks for the goal of the options, on a connection of
@@ -131,6 +141,7 @@ func (p *Provider) Check(ctx context.Context) Report {
 	r := &run{provider: p, report: Report{Target: p.target}}
 	r.session(ctx)
 	r.garbage(ctx)
+	r.utf8()
 	r.report.sort()
 	return r.report
 }

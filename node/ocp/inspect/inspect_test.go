@@ -74,7 +74,7 @@ func TestAGoodProviderPassesInBothFamiliesOverBothTransports(t *testing.T) {
 					t.Errorf("%s: %+v", version, c)
 				}
 			}
-			if len(names) != 15 || !slices.Equal(names[:5], []string{"handshake", "frame-validity", "budget-honesty", "shutdown-clean", "malformed-input-tolerance"}) {
+			if len(names) != 17 || !slices.Equal(names[:5], []string{"handshake", "frame-validity", "budget-honesty", "shutdown-clean", "malformed-input-tolerance"}) {
 				t.Errorf("%v", names)
 			}
 		}
@@ -105,6 +105,8 @@ func TestEachBrokenProviderIsCaughtByItsCheck(t *testing.T) {
 		ocptest.TooMany:        {"frame-count"},
 		ocptest.WrongKind:      {"kinds-filter"},
 		ocptest.AnswersTwice:   {"stays-in-step"},
+		ocptest.Underclaims:    {"honest-claims"},
+		ocptest.BadUTF8:        {"valid-utf8"},
 		ocptest.InexactCosts:   nil, // allowed in ocp/1
 		ocptest.HiddenEgress:   nil, // likewise
 	} {
@@ -146,6 +148,8 @@ func TestBrokenProvidersOverHTTPAreCaughtToo(t *testing.T) {
 		ocptest.Floods:        {"frame-validity", "budget-honesty"},
 		ocptest.Redirects:     {"handshake"},
 		ocptest.BreaksHTTP:    {"handshake"},
+		ocptest.Underclaims:   {"honest-claims"},
+		ocptest.BadUTF8:       {"valid-utf8"},
 	} {
 		r := overHTTP(t, b, ocp.VersionOCP)
 		if d := cmp.Diff(want, failed(r)); d != "" {

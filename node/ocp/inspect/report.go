@@ -41,6 +41,11 @@ const (
 	NoNullLists = "no-null-lists"
 	// KindsFilter: kinds that are asked for are all that comes.
 	KindsFilter = "kinds-filter"
+	// HonestClaims: claims that are at odds with the content by more than two do not hide
+	// that it goes beyond max_tokens. ocp/1 leaves the count to the provider; a host does not.
+	HonestClaims = "honest-claims"
+	// ValidUTF8: all bytes of answers are UTF-8. Hosts may read others as U+FFFD.
+	ValidUTF8 = "valid-utf8"
 	// StaysInStep: a line that is no message has at most one answer, an error, and each
 	// query after it exactly one.
 	StaysInStep = "stays-in-step"
@@ -55,7 +60,7 @@ const (
 // order is that of a report: the suite's checks, ours, and those of contextgraph/1.
 var order = []string{
 	Handshake, FrameValidity, BudgetHonesty, ShutdownClean, Malformed,
-	ExitsOnShutdown, ServesAfterShutdown, FrameCount, FrameIDs, NoNullLists, KindsFilter, StaysInStep,
+	ExitsOnShutdown, ServesAfterShutdown, FrameCount, FrameIDs, HonestClaims, NoNullLists, ValidUTF8, KindsFilter, StaysInStep,
 	ExactFrames, EgressScopes, ErrorCode,
 }
 

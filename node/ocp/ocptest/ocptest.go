@@ -47,6 +47,8 @@ const (
 	BlankID        Behaviour = "blank-id"        // a frame whose id is a blank
 	TooMany        Behaviour = "too-many"        // nine frames, whatever is asked
 	InexactCosts   Behaviour = "inexact-costs"   // one token more than the rule
+	Underclaims    Behaviour = "underclaims"     // 400,000 bytes for one token
+	BadUTF8        Behaviour = "bad-utf8"        // a byte in its content that is no UTF-8
 	AnswersTwice   Behaviour = "answers-twice"   // two lines to a line that is no message
 	IgnoresGarbage Behaviour = "ignores-garbage" // no answer to such a line, as is allowed
 	BlankName      Behaviour = "blank-name"      // has no name
@@ -237,7 +239,11 @@ func (p *provider) query(e ocp.Envelope) (string, int) {
 	}
 	var frames []string
 	for _, f := range p.frames(e.Query) {
-		frames = append(frames, f.String())
+		text := f.String()
+		if p.behaviour == BadUTF8 { // %q would escape it
+			text = strings.Replace(text, "what", "wh\xff\xfft", 1)
+		}
+		frames = append(frames, text)
 	}
 	return p.prefix() + fmt.Sprintf(`{"type":"frames",%s"result":{"frames":[%s],"truncated":false}}`, id, strings.Join(frames, ",")), -1
 }
@@ -288,6 +294,8 @@ func (p *provider) frames(q *ocp.Query) []frame {
 		f.id = " "
 	case InexactCosts:
 		f.cost++
+	case Underclaims:
+		f.content, f.cost = strings.Repeat("x", 400_000), 1
 	case TooMany:
 		many := make([]frame, 9)
 		for i := range many {

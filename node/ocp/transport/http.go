@@ -32,6 +32,8 @@ type Address struct {
 	AllowPlain bool
 	// Timeout bounds each exchange, the answer's body included; 0 is ExchangeTimeout.
 	Timeout time.Duration
+	// Look gets each answer as Command.Look does.
+	Look func(answer []byte)
 }
 
 // HTTP is a provider behind an HTTP address. It is safe for concurrent use.
@@ -64,7 +66,7 @@ func Dial(a Address) (*HTTP, error) {
 	}
 	own := http.DefaultTransport.(*http.Transport).Clone()
 	h := &HTTP{
-		addr: a, session: session{id: a.ID}, turn: make(chan struct{}, 1), closed: make(chan struct{}),
+		addr: a, session: session{id: a.ID, look: a.Look}, turn: make(chan struct{}, 1), closed: make(chan struct{}),
 		client: &http.Client{
 			Transport:     own,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

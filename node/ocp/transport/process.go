@@ -41,6 +41,9 @@ type Command struct {
 	Stderr io.Writer
 	// Timeout bounds each exchange; 0 is ExchangeTimeout.
 	Timeout time.Duration
+	// Look gets each answer as it came, before it is read, for those who inspect a
+	// provider; nil: nobody does. One call at a time.
+	Look func(answer []byte)
 }
 
 // Process is a provider that runs as a child in a process group of its own. Its methods
@@ -83,7 +86,7 @@ type Exit struct {
 // nothing behind.
 func Spawn(c Command) (*Process, error) {
 	p := &Process{
-		id: c.ID, timeout: c.Timeout, session: session{id: c.ID},
+		id: c.ID, timeout: c.Timeout, session: session{id: c.ID, look: c.Look},
 		turn: make(chan struct{}, 1), lines: make(chan readLine), quit: make(chan struct{}), exited: make(chan struct{}),
 	}
 	if p.timeout <= 0 {

@@ -84,6 +84,7 @@ type session struct {
 	version     string // of the provider, "" before the handshake
 	correlation bool
 	sent        int // correlation ids given away
+	look        func(answer []byte)
 }
 
 // errNoHandshake is a message before the version is known in which to write it.
@@ -115,6 +116,9 @@ func (s *session) encode(e ocp.Envelope) (ocp.Envelope, []byte, error) {
 
 // decode reads the answer to a message.
 func (s *session) decode(request ocp.Envelope, line []byte) (ocp.Envelope, error) {
+	if s.look != nil {
+		s.look(line)
+	}
 	read := ocp.Decode
 	if request.Handshake == nil {
 		read = func(line []byte) (ocp.Envelope, error) { return ocp.DecodeFor(s.version, line) }
