@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -186,24 +187,26 @@ func TestANodeWithoutContextAnswersItsOwnerOnly(t *testing.T) {
 
 func TestAnAnswerThatIsTooLargeForTheTunnelLosesOneProvidersFramesOnly(t *testing.T) {
 	hub := linktest.New(t, tunnel.Config{})
-	large := func(q ocp.Query, n int) ocp.Result {
+	// Each frame is within its bounds; written as JSON they are six times as long.
+	large := func(q ocp.Query, frames int) ocp.Result {
 		r := ocp.Result{}
-		for i := range 2 {
+		for i := range frames {
 			r.Frames = append(r.Frames, ocp.Frame{
-				ID: string(rune('a' + i)), Kind: ocp.KindDoc, Title: q.Goal, CitationLabel: "l", URI: strings.Repeat("u", n),
+				ID: strconv.Itoa(i), Kind: ocp.KindDoc, Title: q.Goal, CitationLabel: "l",
+				Provenance: []ocp.Provenance{{Type: "file", URI: strings.Repeat("\x01", 30_000)}},
 			})
 		}
 		return r
 	}
 	launch(t, hub, t.TempDir(), func(c *node.Config) {
 		c.NoMemory = true
-		for name, n := range map[string]int{"first": 1, "large": 4 << 20, "last": 1} {
+		for name, n := range map[string]int{"first": 2, "large": 60, "last": 2} {
 			c.ContextProviders = append(c.ContextProviders, host.Provider{Name: name, Source: sized(func(q ocp.Query) ocp.Result { return large(q, n) })})
 		}
 	})
 	c := linktest.Await(t, hub.Conns, "the node")
 	var a api.ContextAnswer
-	if _, err := c.Call(http.MethodPost, "/v1/ocp/query", api.ContextAsk{Query: ocp.Query{Goal: "g"}, Operator: true}, &a); err != nil {
+	if _, err := c.Call(http.MethodPost, "/v1/ocp/query", api.ContextAsk{Query: ocp.Query{Goal: "g", MaxFrames: 100}, Operator: true}, &a); err != nil {
 		t.Fatal(err)
 	}
 	for provider, want := range map[string]string{"first": "frames, g, g", "large": "failed", "last": "frames, g, g"} {
