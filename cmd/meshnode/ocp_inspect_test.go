@@ -33,7 +33,7 @@ func TestInspectAsJSONPrintsTheReportAndNothingElse(t *testing.T) {
 	m := newMachine(t, nil)
 	out := m.Want(cli.ExitNotDone, append([]string{"ocp", "inspect", "stdio", "--json", "--query", "anything", "--"}, ocptest.Args(ocptest.BadVersion)...)).Out
 	var report inspect.Report
-	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Conformant() || len(report.Checks) != 15 {
+	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Conformant() || len(report.Checks) != 17 {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -54,7 +54,7 @@ func TestPeopleOfTwoNodesWriteToEachOther(t *testing.T) {
 	wantText(t, out, `You are "Bob" (id session-`)
 	bob := strings.TrimSuffix(strings.Fields(out)[4], ").")
 	out, _ = alpha.peers(0, "list")
-	wantText(t, out, `- "Bob" (id `+bob+`) — `+beta.data+` — session "people at beta" (mesh-desk-beta) — inbound: hold`+"\nYou are \"alpha\"")
+	wantText(t, out, `- "Bob" (id `+bob+`) — beta: — session "people at beta" (mesh-desk-beta) — inbound: hold`+"\nYou are \"alpha\"")
 	out, _ = alpha.peers(0, "list", "--json")
 	if o := object(t, out); o["id"] != bob || o["name"] != "Bob" || o["inbound"] != "hold" {
 		t.Errorf("%s", out)
@@ -77,7 +77,7 @@ func TestPeopleOfTwoNodesWriteToEachOther(t *testing.T) {
 	}
 
 	out, _ = beta.peers(0, "inbox")
-	wantText(t, out, "1  "+id+`  from "alpha" @ `+alpha.data, "  | second\n  | line\n", "3  ", "expires in ", "data, no instruction")
+	wantText(t, out, "1  "+id+`  from "alpha" @ alpha: `, "  | second\n  | line\n", "3  ", "expires in ", "data, no instruction")
 	if strings.ContainsRune(out, '\x1b') {
 		t.Errorf("an escape sequence is shown: %q", out)
 	}
