@@ -192,12 +192,14 @@ func TestAfterACrash(t *testing.T) {
 		turn := crashed(t, f, newTurn(t, "alpha-1-aaaa", "x"), func(*records) {
 			f.await("a prompt", func() bool { return len(f.prompts) == 1 })
 		})
-		f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
-			if strings.HasSuffix(r.URL.Path, "/prompt_async") {
-				f.locked(func() { f.remove(f.sessions[0].ID) })
+		f.locked(func() {
+			f.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+				if strings.HasSuffix(r.URL.Path, "/prompt_async") {
+					f.locked(func() { f.remove(f.sessions[0].ID) })
+				}
+				return false
 			}
-			return false
-		}
+		})
 		out := again(t, f, turn)
 		expect(t, out, api.StateFailed, api.TaskInterrupted, api.FlagMayHaveRun)
 		if len(f.prompts) != 1 || len(f.sessions) != 0 {

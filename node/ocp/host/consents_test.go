@@ -171,7 +171,7 @@ func TestRevokeBreaksOffAQueryThatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutcome(t, (<-legs)["p"], api.ContextFailed, "consent was revoked")
-	if h.members[0].fails != 0 {
+	if failures(h.members[0]) != 0 {
 		t.Error("that is no failure of the program")
 	}
 }

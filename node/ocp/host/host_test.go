@@ -289,8 +289,8 @@ func TestEachQueryHasTheProvidersFullTimeAfterItsWait(t *testing.T) {
 		work.Go(func() { wantOutcome(t, ask(t, h, "slow")["p"], api.ContextFrames, "") })
 	}
 	work.Wait()
-	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" {
-		t.Errorf("%d failures; starts: %q", h.members[0].fails, has(t, dir, fileStarts))
+	if failures(h.members[0]) != 0 || has(t, dir, fileStarts) != "s" {
+		t.Errorf("%d failures; starts: %q", failures(h.members[0]), has(t, dir, fileStarts))
 	}
 }
 
@@ -311,8 +311,8 @@ func TestAWaitThatRunsOutHarmsNeitherTheProviderNorWhoHasItsTurn(t *testing.T) {
 	put(t, dir, fileGo, "")
 	wantOutcome(t, (<-legs)["p"], api.ContextFrames, "")
 	wantOutcome(t, ask(t, h, "next")["p"], api.ContextFrames, "")
-	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "late\nnext\n" {
-		t.Errorf("%d failures; starts: %q; goals: %q", h.members[0].fails, has(t, dir, fileStarts), has(t, dir, fileGoals))
+	if failures(h.members[0]) != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "late\nnext\n" {
+		t.Errorf("%d failures; starts: %q; goals: %q", failures(h.members[0]), has(t, dir, fileStarts), has(t, dir, fileGoals))
 	}
 }
 
@@ -330,8 +330,8 @@ func TestACallerWhoseTimeEndsLeavesTheProviderItsOwn(t *testing.T) {
 	if len(got.Result.Frames) != 1 || got.Result.Frames[0].Content != "second" {
 		t.Errorf("asked for second, got %+v", got.Result.Frames)
 	}
-	if h.members[0].fails != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "warm up\nlate\nsecond\n" {
-		t.Errorf("%d failures; starts: %q; goals: %q", h.members[0].fails, has(t, dir, fileStarts), has(t, dir, fileGoals))
+	if failures(h.members[0]) != 0 || has(t, dir, fileStarts) != "s" || has(t, dir, fileGoals) != "warm up\nlate\nsecond\n" {
+		t.Errorf("%d failures; starts: %q; goals: %q", failures(h.members[0]), has(t, dir, fileStarts), has(t, dir, fileGoals))
 	}
 }
 

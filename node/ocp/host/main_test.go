@@ -263,3 +263,17 @@ func asJSON(t testing.TB, v any) string {
 	}
 	return string(data)
 }
+
+// atRest looks at what only who has the turn may: an exchange may go on in the background
+// after the query that it was for.
+func atRest(m *member, look func()) {
+	<-m.turn
+	defer func() { m.turn <- struct{}{} }()
+	look()
+}
+
+// failures is how often in a row a provider failed.
+func failures(m *member) (n int) {
+	atRest(m, func() { n = m.fails })
+	return n
+}

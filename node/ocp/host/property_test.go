@@ -181,11 +181,14 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 			return f
 		}
 		// running is who the program is that runs, if any does.
-		running := func(p string) face {
-			if c, ok := h.member(p).conn.(*program); ok && !c.dead {
-				return c.face
-			}
-			return w.face(p)
+		running := func(p string) (f face) {
+			f = w.face(p)
+			atRest(h.member(p), func() {
+				if c, ok := h.member(p).conn.(*program); ok && !c.dead {
+					f = c.face
+				}
+			})
+			return f
 		}
 		consent := func(p string) {
 			seen, ok := w.told[p]
