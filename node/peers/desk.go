@@ -35,8 +35,10 @@ type desk struct {
 	id   string
 	wake chan struct{}
 
-	mu    sync.Mutex // guards the following fields
-	asked time.Time
+	// deciding is held while it is decided whether the desk is published and that is done,
+	// so that nobody who asked for it sees it go; it guards asked.
+	deciding sync.Mutex
+	asked    time.Time
 }
 
 func newDesk(s *Service) *desk {
@@ -48,9 +50,9 @@ func deskSession(node string) string { return "mesh-desk-" + node }
 // Desk publishes the endpoint for people and returns it.
 func (s *Service) Desk(ctx context.Context) (Endpoint, error) {
 	d := s.desk
-	d.mu.Lock()
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
 	d.asked = s.cfg.now()
-	d.mu.Unlock()
 	if err := d.publish(ctx); err != nil {
 		return Endpoint{}, err
 	}
@@ -132,6 +134,8 @@ func (d *desk) run(ctx context.Context) {
 }
 
 func (d *desk) decide(ctx context.Context) error {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
 	needed, err := d.needed()
 	if err != nil {
 		return err
@@ -147,12 +151,10 @@ func (d *desk) decide(ctx context.Context) error {
 }
 
 // needed reports whether anybody may want to write to the desk, or to be heard by it.
+// Called with deciding.
 func (d *desk) needed() (bool, error) {
 	now := d.s.cfg.now()
-	d.mu.Lock()
-	asked := d.asked
-	d.mu.Unlock()
-	if !asked.IsZero() && now.Sub(asked) < deskGrace {
+	if !d.asked.IsZero() && now.Sub(d.asked) < deskGrace {
 		return true, nil
 	}
 	name, err := d.name()
