@@ -90,7 +90,7 @@ func (m *machine) idle(node string, change ...func(*Config)) *side {
 func (s *side) agent(session, policy string, r Receiver) string {
 	s.t.Helper()
 	id := peers.EndpointID(session)
-	e := Endpoint{ID: id, Session: session, Name: session, Directory: "/work/" + session, Policy: policy, Receiver: r}
+	e := Endpoint{ID: id, Session: session, Name: session, Directory: "/srv/" + session, Policy: policy, Receiver: r}
 	if err := s.Publish(s.t.Context(), e); err != nil {
 		s.t.Fatal(err)
 	}
