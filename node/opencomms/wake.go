@@ -19,34 +19,49 @@ const WakeAfter = 1200 * time.Millisecond
 // until something else happens. So the file is rewritten as it is, once for each
 // such message and pause.
 //
-// A command that ends after a send cannot do this; a node does it for its projects.
+// A command that ends after a send cannot do this; a node does it for its projects,
+// and so does every MCP server. Nothing is due before WakeAfter has passed, so a
+// file that many programs write without a pause is read once in that time by each
+// of them, and not at every change.
 func (p *Project) WakeOwners(ctx context.Context) error {
-	changed := p.Watch(ctx)
+	wakeOwners(ctx, p.Watch(ctx), p.Read, p.Touch)
+	return nil
+}
+
+// wakeOwners is WakeOwners for whatever tells of changes until ctx ends and then
+// closes changed.
+func wakeOwners(ctx context.Context, changed <-chan struct{}, read func(context.Context) (*opencomms.State, error), touch func(context.Context) error) {
 	woken := map[string]int64{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	next := time.Now() // when the timer fires
 	for {
 		select {
 		case _, ok := <-changed:
 			if !ok {
-				return nil
+				return
 			}
+			if soon := time.Now().Add(WakeAfter); soon.Before(next) {
+				next = soon
+				timer.Reset(WakeAfter)
+			}
+			continue
 		case <-timer.C:
 		case <-ctx.Done():
 			// The watch ends by itself; nothing of it is left once the channel is closed.
 			for range changed {
 			}
-			return nil
+			return
 		}
-		s, err := p.Read(ctx)
-		if err != nil {
-			continue // said by whoever uses the file; the next change is another chance
+		wait := idleWait // the next change is another chance for who cannot read
+		if s, err := read(ctx); err == nil {
+			var due bool
+			if wait, due = sleepers(s, time.Now().UnixMilli(), woken); due && touch(ctx) != nil {
+				clear(woken)
+				wait = wakeAgain
+			}
 		}
-		wait, due := sleepers(s, time.Now().UnixMilli(), woken)
-		if due && p.Touch(ctx) != nil {
-			clear(woken)
-			wait = wakeAgain
-		}
+		next = time.Now().Add(wait)
 		timer.Reset(wait)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"opencode-mesh/node/opencomms/engine"
@@ -75,6 +76,46 @@ func TestNobodyIsWokenForWhatWaitsForSomethingElse(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, wait, due)
 		}
 	}
+}
+
+// Every program of a project watches the file, so one that read it at each change
+// would take the processor from whoever holds the lock.
+func TestAFileThatChangesAllTheTimeIsReadOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		changed := make(chan struct{})
+		s, _, _ := sleeping(t)
+		row := func() *opencomms.Envelope {
+			for _, m := range s.Messages.All() {
+				return m
+			}
+			return nil
+		}()
+		row.Timestamp = time.Now().UnixMilli()
+		reads, touches := 0, 0
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			wakeOwners(ctx, changed,
+				func(context.Context) (*opencomms.State, error) { reads++; return s, nil },
+				func(context.Context) error { touches++; return nil })
+		}()
+		sent := time.Now()
+		for time.Since(sent) < 10*WakeAfter {
+			time.Sleep(10 * time.Millisecond)
+			changed <- struct{}{}
+		}
+		synctest.Wait()
+		if reads < 5 || reads > 12 {
+			t.Errorf("%d reads in the time of ten", reads)
+		}
+		if touches != 1 {
+			t.Errorf("the owner was woken %d times", touches)
+		}
+		cancel()
+		close(changed)
+		<-done
+	})
 }
 
 func TestWakeOwnersRewritesTheFileForThem(t *testing.T) {
