@@ -134,6 +134,9 @@ func (p *process) final(as, id, want string) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
+		if m.Final != "" && m.Final != want {
+			p.t.Fatalf("the final acknowledgement is %q, want %q", m.Final, want) // no other follows
+		}
 		return m.Final == want
 	})
 }

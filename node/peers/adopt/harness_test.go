@@ -360,12 +360,22 @@ func (r *rig) row(session string) registry.Peer {
 	return registry.Peer{}
 }
 
-// send sends a message to a session and returns its id and receipt.
+// send sends a message to a session and returns its id and receipt. No text is that of
+// another one: within peers.DuplicateWindow it would count as sent twice.
 func (r *rig) send(session, text string) (id, receipt string) {
 	r.t.Helper()
 	rec, err := r.peer.Send(r.t.Context(), sender, r.row(session), text)
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	sent, err := r.peer.Outbox().List(sender)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, other := range sent {
+		if other.Text == text && other.MessageID != rec.MessageID {
+			r.t.Fatalf("%q was sent before: a test gives every message a text of its own", text)
+		}
 	}
 	return rec.MessageID, rec.ReceiptStatus
 }
@@ -377,6 +387,9 @@ func (r *rig) final(id, want string) {
 		rec, err := r.peer.Outbox().Get(sender, id)
 		if err != nil {
 			r.t.Fatal(err)
+		}
+		if rec.FinalStatus != "" && rec.FinalStatus != want {
+			r.t.Fatalf("the final acknowledgement is %q, want %q", rec.FinalStatus, want) // no other follows
 		}
 		return rec.FinalStatus == want
 	})

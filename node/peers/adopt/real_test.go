@@ -384,7 +384,7 @@ func TestOnTheRealServerPermissionsOfAPeersTurnAreDecided(t *testing.T) {
 		{name: "allow", command: "cat /etc/hostname >/dev/null; echo read-it", want: "tool output: read-it"},
 		{name: "protected", command: "cat /etc/crontab-of-nobody 2>/dev/null; echo seen-it", person: "once", want: "tool output: seen-it"},
 		{name: "ask", permissions: "ask", command: "cat /etc/hostname", limit: 200 * time.Millisecond, want: unanswered[:30]},
-		{name: "deny", permissions: "deny", command: "cat /etc/hostname", want: denied[:30]},
+		{name: "deny", permissions: "deny", command: "cat /etc/hosts", want: denied[:30]},
 	} {
 		r.restart(r.on, func(cfg *Config) { cfg.Permissions, cfg.AskLimit = c.permissions, c.limit })
 		r.shown(id)
