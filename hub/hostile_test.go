@@ -217,7 +217,7 @@ func TestAForgottenTaskIsForgottenForItsControllerOnly(t *testing.T) {
 	alice, bob := b.enroll("login", "alice"), b.enroll("login", "bob")
 	b.call(http.MethodPost, "/v1/tasks", alice, dispatch("beta", "t1", "x"))
 	b.call(http.MethodPost, "/v1/tasks/t1/cancel", alice, nil)
-	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		status, e, _ := b.call(http.MethodGet, "/v1/tasks/t1", alice, nil)
 		if status == http.StatusGone && e.Code == api.CodeTaskForgotten {
 			break

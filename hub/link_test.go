@@ -149,7 +149,7 @@ func (p *peer) ended() tunnel.Reason {
 	p.t.Helper()
 	select {
 	case <-p.session.Done():
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatal("the tunnel stays open")
 	}
 	var c *tunnel.CloseError
@@ -164,7 +164,7 @@ func (p *peer) offer() api.Offer {
 	select {
 	case o := <-p.offers:
 		return o
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatal("no offer came")
 		return api.Offer{}
 	}
@@ -175,7 +175,7 @@ func (p *peer) reply() api.Reply {
 	select {
 	case a := <-p.replies:
 		return a
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatal("no answer came")
 		return api.Reply{}
 	}
@@ -419,7 +419,7 @@ func TestRevokingAControllerEndsItsStreams(t *testing.T) {
 		if open {
 			t.Error("an event instead of the end")
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the stream stays open")
 	}
 }

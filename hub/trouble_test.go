@@ -59,7 +59,7 @@ func TestAFullOrReadOnlyDiskRefusesKeepsReadingAndRecovers(t *testing.T) {
 				t.Errorf("what was refused is there: %d", status)
 			}
 			d.errno.Store(0)
-			for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 				if status, _, _ := b.call(http.MethodGet, "/readyz", "", nil); status == http.StatusOK {
 					break
 				}
@@ -92,7 +92,7 @@ func TestAResultIsNotAcknowledgedByAFullDisk(t *testing.T) {
 	status, e := p.call(http.MethodPut, "/v1/tasks/t1/result", res, nil)
 	want(t, status, e, http.StatusInsufficientStorage, api.CodeDiskFull)
 	d.errno.Store(0)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the node's retries
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) { // the node's retries
 		status, _ := p.call(http.MethodPut, "/v1/tasks/t1/result", res, nil)
 		if status == http.StatusOK {
 			return
@@ -127,7 +127,7 @@ func TestAFailedSyncStopsTheHub(t *testing.T) {
 		if !errors.Is(err, hub.ErrStoreFailed) {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("it goes on")
 	}
 }

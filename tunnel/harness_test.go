@@ -20,7 +20,7 @@ import (
 
 // patience bounds every wait for something that must happen. It is never a
 // measure: a test that runs into it has failed.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // hub is a server whose only address takes tunnels.
 type hub struct {

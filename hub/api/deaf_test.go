@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds waits that only a hang reaches.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // eventually waits until something holds.
 func eventually(t *testing.T, what string, holds func() bool) {

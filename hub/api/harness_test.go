@@ -143,7 +143,7 @@ func newShop(t testing.TB, opts ...func(*hubapi.Config)) *shop {
 	}
 	s.url, s.hc = srv.URL, srv.Client()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		s.api.Close(ctx)
 		srv.Close()

@@ -33,7 +33,7 @@ func feed(t *testing.T, texts ...string) *stub {
 // collect follows the events until there are n of them.
 func collect(t *testing.T, c *client.Client, n int, lost func(error)) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	enough := errors.New("enough")
 	var got []string

@@ -40,7 +40,7 @@ func (n *fakeNode) told() api.Reply {
 	select {
 	case a := <-n.answers:
 		return a
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		n.h.t.Fatalf("%s was told no answer", n.name)
 		return api.Reply{}
 	}
@@ -79,7 +79,7 @@ func (n *fakeNode) works(o api.Offer) {
 // taken waits until the node's receipt for an answer is noted.
 func (h *harness) taken(id string) store.Task {
 	h.t.Helper()
-	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		t, err := h.relay.Task(context.Background(), id)
 		switch {
 		case err != nil:

@@ -117,7 +117,7 @@ func (h *harness) fill() { h.disk.full.Store(true) }
 func (h *harness) free() {
 	h.t.Helper()
 	h.disk.full.Store(false)
-	for limit := time.Now().Add(10 * time.Second); h.store.Writable() != nil; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); h.store.Writable() != nil; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			h.t.Fatal("the disk stays full")
 		}
@@ -247,7 +247,7 @@ func (h *harness) await(id string, states ...api.State) store.Task {
 	h.t.Helper()
 	_, sub, _ := h.bus.Subscribe("", func(e *events.Event) bool { return e.Task == id })
 	defer sub.Close()
-	limit := time.NewTimer(10 * time.Second)
+	limit := time.NewTimer(2 * time.Minute)
 	defer limit.Stop()
 	for {
 		t, err := h.relay.Task(context.Background(), id)
@@ -404,7 +404,7 @@ func (n *fakeNode) next() api.Offer {
 	select {
 	case o := <-n.offered:
 		return o
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		n.h.t.Fatalf("%s was offered nothing", n.name)
 		return api.Offer{}
 	}
@@ -491,7 +491,7 @@ var errLost = errors.New("the tunnel broke")
 // await waits until cond holds; it is called with the node locked.
 func (n *fakeNode) await(cond func() bool) {
 	n.h.t.Helper()
-	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		n.mu.Lock()
 		ok := cond()
 		n.mu.Unlock()

@@ -283,7 +283,7 @@ func TestALateResultIsPublished(t *testing.T) {
 		if v := e.Value.(api.Task); !v.LateResult {
 			t.Errorf("event %+v", v)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("no event")
 	}
 }

@@ -275,7 +275,7 @@ func (n *living) workOn(most int) {
 // until works until cond holds.
 func (n *living) until(what string, cond func() bool) {
 	n.h.t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !cond(); time.Sleep(200 * time.Microsecond) {
+	for limit := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(200 * time.Microsecond) {
 		if time.Now().After(limit) {
 			n.h.t.Fatalf("it does not come to that: %s", what)
 		}

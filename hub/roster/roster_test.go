@@ -78,7 +78,7 @@ func TestAQuestionWaitsForNewsOfOthersOnly(t *testing.T) {
 	r := roster.New()
 	put(t, r, owner("alpha"), "a")
 	put(t, r, owner("beta"), "b")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	first := decode(t, r.Others(ctx, "id-alpha", ""))
 	over, end := context.WithCancel(ctx)

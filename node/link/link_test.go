@@ -163,7 +163,7 @@ func (r *run) end() error {
 // state waits for a state of the link.
 func (r *run) state(want string) link.Status {
 	r.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		s := r.link.Status()
 		if s.State == want {
@@ -466,7 +466,7 @@ func TestLinkKeepsTrying(t *testing.T) {
 		hub.Refuse(api.Errorf(api.CodeUnauthorized, "a hub that was restored"))
 		hub.Cut(tunnel.ReasonLost)
 		r.expect("detach")
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for {
 			s := r.link.Status()
 			if s.State == link.StateWaiting && time.Until(s.RetryAt) > 30*time.Minute {

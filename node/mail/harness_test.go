@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // disk counts commits and fails those beyond what it is given.
 type disk struct {

@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for something that must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // wire is a connection with the test at the other end.
 type wire struct {

@@ -28,7 +28,7 @@ import (
 const (
 	hubID = "hub-1"
 	// patience bounds every wait for an event; only a failing test sees it pass.
-	patience = 20 * time.Second
+	patience = 2 * time.Minute
 )
 
 // runFunc is what a fake agent does with a turn.

@@ -44,7 +44,7 @@ func TestAnAgentForgetsATurnOnceItsAcknowledgementIsOnDisk(t *testing.T) {
 		if tr.Task != "t1" || tr.Attempt != 1 || tr.Turn != 1 {
 			t.Errorf("forgot %+v", tr)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was forgotten")
 	}
 }
@@ -69,7 +69,7 @@ func TestAnAgentThatCannotForgetYetIsAskedAgainWhenTheJournalDropsTheTurn(t *tes
 		select {
 		case tr := <-k.forgot:
 			seen[tr.Task] = true
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatalf("forgotten: %v", seen)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds the wait for what must happen.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // disk is a fault injector: a disk that can be told how commits go.
 type disk struct {

@@ -99,7 +99,7 @@ func wantErr(t testing.TB, err, target error) {
 // eventually waits until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for tick := time.NewTicker(time.Millisecond); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

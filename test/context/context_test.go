@@ -54,7 +54,7 @@ func result(t *testing.T, out fleet.Output) (r api.ContextResult) {
 // found asks until something is found: a node learns of it a moment after its hello.
 func found(t *testing.T, ctl *fleet.Ctl, args ...string) api.ContextResult {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		out := ctl.Run(append([]string{"context", "query", "walrus census", "--json"}, args...)...)
 		if out.Code != 0 {
 			t.Fatalf("asked with consent: %+v", out)

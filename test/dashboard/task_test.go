@@ -131,7 +131,7 @@ func TestArtifactsAreDownloadedAndPreviewed(t *testing.T) {
 
 	call(p, browser.SetDownloadBehavior, browser.SetDownloadBehaviorParams{Behavior: browser.SetDownloadBehaviorBehaviorAllow, DownloadPath: dir})
 	p.click(row(2) + ` a.button`)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
 		if b, err := os.ReadFile(filepath.Join(dir, "evil.svg")); err == nil && string(b) == svg {

@@ -14,6 +14,9 @@ import (
 	"opencode-mesh/test/stubllm"
 )
 
+// patience bounds every wait; only a hang reaches it.
+const patience = 4 * time.Minute
+
 // using makes a node that works with an opencode which is there already: it lives on
 // when the node is killed, and the test can look into it.
 func using(s *opencodebin.Server, args ...string) fleet.NodeOption {
@@ -33,7 +36,7 @@ func served(t *testing.T, llm *stubllm.Server) *opencodebin.Server {
 // eventually waits for something that cannot be awaited.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
 		}

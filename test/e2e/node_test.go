@@ -44,7 +44,7 @@ func TestWhatARunLeftBehindIsRemovedOnceItsResultIsAcknowledged(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left, err := os.ReadDir(filepath.Join(node.Dir, "runs"))
 		if err != nil {
 			t.Fatal(err)

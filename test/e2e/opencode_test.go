@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/test/fleet"
@@ -32,7 +31,7 @@ func opencode(t *testing.T, llm *stubllm.Server) fleet.NodeOption {
 
 // bounded ends what waits for something that never comes.
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -163,11 +162,12 @@ func TestTheRealOpencodeWorksForTheFleet(t *testing.T) {
 		}
 	})
 	t.Run("a slow turn is waited for, and a wait that ends leaves it running", func(t *testing.T) {
-		tasks, out := ctl.Dispatch("alpha", "--timeout", "1s", "--", "SLOW:4")
+		tasks, out := ctl.Dispatch("alpha", "--timeout", "1s", "--", "GATE:waited")
 		task := one(t, tasks, out)
 		if out.Code != 4 || task.State.Settled() || !strings.Contains(out.Stderr, task.Task) {
 			t.Fatalf("%+v %+v", task, out)
 		}
+		llm.Open("waited")
 		done, out := ctl.Tasks("task", "wait", task.Task)
 		if after := one(t, done, out); out.Code != 0 || after.State != api.StateDone || after.StartedAt == nil {
 			t.Errorf("%+v %+v", after, out)

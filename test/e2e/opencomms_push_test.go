@@ -150,8 +150,9 @@ func TestTheNodePushesToTheSessionsOfItsOpencode(t *testing.T) {
 			_, n := h.said("Builder", "two nits, fine otherwise\n<<<END_UNTRUSTED_PEER_MESSAGE>>>")
 			return n > 0
 		})
-		for _, e := range h.rows().Messages.All() {
-			if e.Status != ocm.StatusDelivered || e.Method != ocm.ModePush || e.Attempts != 1 {
+		// The session has a message before the file says so.
+		for id := range h.rows().Messages.All() {
+			if e := h.await(id, ocm.StatusDelivered); e.Method != ocm.ModePush || e.Attempts != 1 {
 				t.Errorf("%+v", e.EnvelopeFields)
 			}
 		}
@@ -242,9 +243,7 @@ func TestTheNodePushesToTheSessionsOfItsOpencode(t *testing.T) {
 		eventually(t, "status says so", func() bool {
 			return strings.Contains(n.Run("status").Stdout, "not pushed: the plugin") && strings.Contains(n.Run("status").Stdout, "opencomms.js delivers here")
 		})
-		if !strings.Contains(n.Log(), "a plugin of opencode does it") {
-			t.Errorf("log:\n%s", n.Log())
-		}
+		eventually(t, "the log says so", func() bool { return strings.Contains(n.Log(), "a plugin of opencode does it") })
 		var cfg struct{ Plugin []string }
 		if server.Call(t, "GET", "/config?directory="+url.QueryEscape(n.Work), nil, &cfg); !strings.Contains(strings.Join(cfg.Plugin, " "), "opencomms.js") {
 			t.Errorf("opencode itself lists %q", cfg.Plugin)

@@ -25,7 +25,7 @@ func TestProgressIsSeenAndNeverStored(t *testing.T) {
 	watch, plain := ctl.Start("watch", "--json"), ctl.Start("watch")
 	// As the node writes it, it stands in no text that is stored.
 	const tool = "bash: until test -e gate"
-	dispatched := ctl.Terminal("dispatch", "alpha", "--", "USAGE:130000,5 SLOW:2 TOOL:until test -e gate; do sleep 0.1; done")
+	dispatched := ctl.Terminal("dispatch", "alpha", "--", "USAGE:130000,5 TICKS:seen TOOL:until test -e gate; do sleep 0.1; done")
 	doing := func() *api.Activity { return listed(t, ctl)[0].Activity }
 	for name, p := range map[string]*fleet.Running{"watch --json": watch, "watch": plain, "dispatch": dispatched} {
 		eventually(t, name+" shows the tool call", func() bool { return strings.Contains(p.Output(), tool) })
@@ -40,6 +40,7 @@ func TestProgressIsSeenAndNeverStored(t *testing.T) {
 		a := doing()
 		return a != nil && strings.HasPrefix(a.Line, "tick ") && a.Tokens != nil && a.Tokens.Total == 130005
 	})
+	llm.Open("seen")
 	if code := dispatched.Wait(); code != 0 {
 		t.Errorf("dispatch: exit %d\n%s", code, dispatched.Output())
 	}

@@ -32,7 +32,7 @@ type remote struct {
 
 func (r *remote) do(method, path string, body any, header ...string) (*http.Response, []byte) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	var sent io.Reader
 	if body != nil {
@@ -177,7 +177,7 @@ func attach(t *testing.T, r *remote) {
 			t.Errorf("%s: %d %.200s", path, resp.StatusCode, body)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, r.base+"/global/event", nil)
 	req.SetBasicAuth("opencode", r.secret)
@@ -223,7 +223,7 @@ func terminal(t *testing.T, r *remote) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	path := strings.TrimPrefix(r.base, "http://"+r.host) + "/pty/" + pty.ID + "/connect?ticket=" + ticket.Ticket
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nMesh-Authorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", path, r.host, r.host, r.secret)
 	in := bufio.NewReader(c)

@@ -27,7 +27,7 @@ import (
 const Password = "correct horse battery staple"
 
 // patience bounds every wait for a process; only a hang reaches it.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // built is where the commands are, once they were built.
 var built string
@@ -497,7 +497,7 @@ func Shell(tb testing.TB, dir, line string, env ...string) string {
 
 func run(tb testing.TB, env []string, stdin, bin string, args ...string) Output {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = env

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // tester is what *testing.T and *rapid.T have in common.
 type tester interface {

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { fleet.Main(m) }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // project is an empty directory in which members are pinned.
 func project(t *testing.T, members ...string) string {

@@ -16,7 +16,7 @@ import (
 
 func TestFindReturnsABinaryOfTheExpectedRelease(t *testing.T) {
 	bin := opencodebin.Find(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, "--version")
 	cmd.Env = opencodebin.Env(t, opencodebin.Options{ModelURL: "http://127.0.0.1:9/v1"})

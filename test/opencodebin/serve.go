@@ -17,7 +17,7 @@ const (
 	// startLimit bounds the server's start, callLimit an answer and disposeLimit the end of
 	// what it started; only a hang reaches them.
 	startLimit   = 4 * time.Minute
-	callLimit    = time.Minute
+	callLimit    = 4 * time.Minute
 	disposeLimit = 10 * time.Second
 )
 

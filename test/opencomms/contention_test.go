@@ -28,8 +28,7 @@ import (
 func TestMain(m *testing.M) { fleet.Main(m) }
 
 const (
-	senders     = 8   // processes, each in a channel of its own
-	sendsOfEach = 200 // with those of the other program fewer than the file keeps
+	senders     = 8 // processes, each in a channel of its own
 	messageSize = 1024
 	// fairTurns is how many turns the others may have while one waits for the whole
 	// time that a wait may take, which is ten for each of them.

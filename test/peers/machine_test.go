@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { fleet.Main(m) }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // await waits for something that comes by itself.
 func await(t *testing.T, what string, is func() bool) {

@@ -250,7 +250,7 @@ func (c *clients) gone() {
 // await waits until n are online; only a node that never comes reaches the limit.
 func (c *clients) await(n int) {
 	c.tb.Helper()
-	limit := time.NewTimer(2 * time.Minute)
+	limit := time.NewTimer(4 * time.Minute)
 	defer limit.Stop()
 	for {
 		c.mu.Lock()

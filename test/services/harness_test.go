@@ -94,7 +94,7 @@ func newMesh(t *testing.T, web http.HandlerFunc) *mesh {
 	}
 	m.stop = run(t, n.Run)
 	t.Cleanup(m.hc.CloseIdleConnections)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		resp, err := m.hc.Do(m.request(http.MethodGet, "", nil))
 		if err != nil {
 			t.Fatal(err)

@@ -138,6 +138,16 @@ func (p plan) stream(ctx context.Context, out *stream, n int) bool {
 			return false
 		}
 	}
+	for i := 0; p.ticks != nil; i++ {
+		out.delta(map[string]any{"content": fmt.Sprintf("tick %d\n", i)}, nil)
+		select {
+		case <-p.ticks:
+			p.ticks = nil
+		case <-time.After(tick):
+		case <-ctx.Done():
+			return false
+		}
+	}
 	if p.cutoff {
 		out.delta(map[string]any{"content": "partial "}, nil)
 		panic(http.ErrAbortHandler) // the one way to cut a connection from a handler

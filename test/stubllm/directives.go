@@ -19,6 +19,7 @@ import (
 //	GATE:name              send headers, then nothing, until Open(name)
 //	DELAY:ms               wait before the first byte
 //	SLOW:seconds           stream "tick i" lines, five a second, then the reply
+//	TICKS:name             the same until Open(name); with TOOL after the tool's result
 //	TOOL:command           call the tool bash with this command; when its result is
 //	                       there, reply "tool output: …" and the normal reply
 //	TOOLNAME:n TOOLARGS:j  the same for any tool, with JSON arguments; several lines
@@ -42,6 +43,7 @@ var (
 	reGate     = regexp.MustCompile(`\bGATE:(\S+)`)
 	reDelay    = regexp.MustCompile(`\bDELAY:(\d+)`)
 	reSlow     = regexp.MustCompile(`\bSLOW:(\d+(?:\.\d+)?)`)
+	reTicks    = regexp.MustCompile(`\bTICKS:(\S+)`)
 	reToolAny  = regexp.MustCompile(`\bTOOLNAME:(\S+)\s+TOOLARGS:(.+)`)
 	reTool     = regexp.MustCompile(`\bTOOL:(.+)`)
 	reUsage    = regexp.MustCompile(`\bUSAGE:(\d+),(\d+)(?:,(\d+))?(?:,(\d+))?`)
@@ -95,6 +97,7 @@ type plan struct {
 	gate      string
 	delay     time.Duration
 	slow      time.Duration
+	ticks     <-chan struct{} // closed when there are enough; nil: none
 	reasoning string
 	finish    string
 	tools     []toolCall
@@ -156,6 +159,10 @@ func (s *Server) plan(in input) plan {
 			p.reply += " " + t.name
 		}
 	} else {
+		if name := text(reTicks, orders); name != "" {
+			p.ticks = s.gate(name)
+			p.tags = append(p.tags, "TICKS:"+name)
+		}
 		p.reply = replyTo(in, orders)
 	}
 	p.usage = countTokens(in.system, in.user, p.reply)

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // limit bounds what can only hang by a fault.
-const limit = 20 * time.Second
+const limit = 2 * time.Minute
 
 type message struct {
 	Role    string `json:"role"`
@@ -132,6 +132,7 @@ func user(text string) message { return message{"user", text} }
 
 func TestReplies(t *testing.T) {
 	s := stubllm.Start(t)
+	s.Open("enough")
 	envelope := "[opencode-mesh v1]\nfrom: a\ntask: a-1-xyzw\nmode: one-shot\nreply: result-block\n---\n"
 	for _, c := range []struct {
 		name, text, want string
@@ -145,6 +146,7 @@ func TestReplies(t *testing.T) {
 		{"REPLY word for word", `x REPLY:one\ntwo`, "one\ntwo"},
 		{"REPLY with the task and the generation", "task: a-1-xyzw\n" + `REPLY:task: {task}\ngen: {gen}`, "task: a-1-xyzw\ngen: 1"},
 		{"SLOW ticks first", "SLOW:0.01", "tick 0\nstub echo: SLOW:0.01"},
+		{"TICKS until it is opened", "TICKS:enough", "tick 0\nstub echo: TICKS:enough"},
 		{"LONG filler first", "LONG:2 REPLY:end", "filler \nend"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 var credential, _ = auth.NewSecret()
 

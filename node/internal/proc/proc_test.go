@@ -39,7 +39,7 @@ func own(file string) {
 
 const (
 	interval = 5 * time.Millisecond
-	patience = 20 * time.Second
+	patience = 2 * time.Minute
 )
 
 // child starts a sleeper that is ended with the test.

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait; only a hang reaches it.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // host is an opencode whose histories are files, one for each message, so that they
 // outlive the process. Safe for concurrent use.

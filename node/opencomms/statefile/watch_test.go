@@ -16,7 +16,7 @@ func told(t *testing.T, changed <-chan struct{}, of string) {
 		if !ok {
 			t.Fatal("the watch ended before ", of)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was told of ", of)
 	}
 }
@@ -149,7 +149,7 @@ func TestAWatchEndsWithItsContext(t *testing.T) {
 			if !ok {
 				return
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("it goes on")
 		}
 	}
