@@ -35,7 +35,7 @@ func (m *Main) root() *cobra.Command {
 		Example: "  meshctl dispatch beta -- run the tests and say what fails",
 	}
 	root.PersistentFlags().String("profile", "default", "which login to use, for several hubs")
-	root.AddCommand(m.login(), m.nodes(), m.dispatch(), m.task(), m.session(), m.artifact(), m.channel(), m.context(), m.envelope(), m.watch(), m.credentials(), m.revoke(), m.audit())
+	root.AddCommand(m.login(), m.nodes(), m.dispatch(), m.task(), m.session(), m.artifact(), m.channel(), m.context(), m.envelope(), m.watch(), m.top(), m.credentials(), m.revoke(), m.audit())
 	root.AddCommand(m.forward(), m.attach(), m.open())
 	return root
 }

@@ -60,7 +60,9 @@ func (s *screen) control(arg string, final rune) {
 	case 'J':
 		s.control("", 'K')
 		s.lines = s.lines[:s.row+1]
-	case 'm':
+	case 'H':
+		s.row, s.col = max(0, len(s.lines)-s.height), 0
+	case 'm', 'h', 'l': // colours, modes
 	default:
 		panic(fmt.Sprintf("a terminal that cannot do %q %q", arg, final))
 	}
@@ -254,7 +256,7 @@ func TestNoticesStandAboveTheTable(t *testing.T) {
 	s.AwaitText(t, "running")
 	w.hub.Restart()
 	s.AwaitText(t, "still trying")
-	w.hub.AwaitState("alpha", api.NodeOnline)
+	s.AwaitText(t, "the hub is back")
 	r.Interrupt()
 	if res := r.Wait(); res.Code != cli.ExitWaiting {
 		t.Errorf("exit code %d", res.Code)

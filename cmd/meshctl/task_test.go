@@ -89,7 +89,7 @@ func TestTaskShow(t *testing.T) {
 			}
 		}
 	})
-	for _, args := range []string{"show", "show nobody-1", "show ../x", "wait", "cancel", "retry", "events", "events a b", "answer", "abandon", "bogus"} {
+	for _, args := range []string{"show", "show nobody-1", "show ../x", "wait", "cancel", "retry", "events", "events nobody-1 nobody-2", "answer", "abandon", "bogus"} {
 		w.Want(cli.ExitUsage, append([]string{"task"}, strings.Fields(args)...))
 	}
 }
@@ -154,6 +154,36 @@ func TestEventsAreShownUntilCtrlC(t *testing.T) {
 	for _, e := range jsonLines(t, one.Out.String()) {
 		if d := e["data"].(map[string]any); d["task"] != "t1" {
 			t.Errorf("an event of %v", d["task"])
+		}
+	}
+}
+
+func TestEventsOfSeveralTasksAreThoseAndNoOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "alpha")
+	for _, id := range []string{"t1", "t2", "t3"} {
+		w.Want(0, []string{"dispatch", "alpha", "--id", id, "--detach", "--new", "--", "hang"})
+		w.hub.AwaitTask(id, api.StateRunning)
+	}
+	two := w.Start([]string{"task", "events", "t1", "t3", "--json"})
+	canceled := func(text string) bool {
+		return strings.Contains(text, `"task":"t1"`) && strings.Contains(text, `"task":"t3"`) && strings.Count(text, `"state":"canceled"`) >= 2
+	}
+	// What ends before the stream begins is not in it: tasks are retried and canceled until it is there.
+	for _, id := range []string{"t2", "t1", "t3"} {
+		w.Want(0, []string{"task", "cancel", id})
+	}
+	for !canceled(two.Out.String()) {
+		for _, id := range []string{"t2", "t1", "t3"} {
+			w.hub.AwaitTask(id, api.StateCanceled)
+			w.Want(0, []string{"task", "retry", id})
+			w.hub.AwaitTask(id, api.StateRunning)
+			w.Want(0, []string{"task", "cancel", id})
+		}
+	}
+	for _, e := range jsonLines(t, two.Stop().Out) {
+		if id := e["data"].(map[string]any)["task"]; id != "t1" && id != "t3" {
+			t.Errorf("an event of %v", id)
 		}
 	}
 }

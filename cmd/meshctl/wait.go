@@ -41,7 +41,7 @@ func (m *Main) waitFor(cmd *cobra.Command, c *client.Client, tasks []api.Task, t
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	return m.verdict(w.all())
+	return m.verdict(w.all(), w.hub.away)
 }
 
 // wait follows tasks until all are over. It is used by one goroutine.
@@ -51,6 +51,7 @@ type wait struct {
 	tasks map[string]api.Task
 	whole bool // summaries are wanted whole
 	shown display
+	hub   outage
 }
 
 // display shows what a wait learns. Calls return soon.
@@ -72,9 +73,9 @@ var errAllOver = errors.New("all over")
 // while it was interrupted, is read anew.
 func (w *wait) run(ctx context.Context) error {
 	fresh := false // every task was read after the stream began
-	hub := &outage{tell: w.shown.notice}
+	w.hub.tell = w.shown.notice
 	err := w.c.Events(ctx, func(e api.Event) error {
-		hub.back()
+		w.hub.back()
 		if e.Type == api.EventResync {
 			fresh = false
 		}
@@ -96,7 +97,7 @@ func (w *wait) run(ctx context.Context) error {
 		return nil
 	}, func(err error) {
 		fresh = false
-		hub.lost(err)
+		w.hub.lost(err)
 	})
 	if errors.Is(err, errAllOver) {
 		return nil
@@ -180,8 +181,9 @@ func (w *wait) over() bool {
 	return true
 }
 
-// verdict gives the exit code: 4 before 5 before 1.
-func (m *Main) verdict(tasks []api.Task) error {
+// verdict gives the exit code: 3 before 4 before 5 before 1. away says that the hub
+// did not answer when the wait ended, so that nobody knows what goes on.
+func (m *Main) verdict(tasks []api.Task, away bool) error {
 	var open []string
 	question, undone := false, false
 	for _, t := range tasks {
@@ -198,6 +200,9 @@ func (m *Main) verdict(tasks []api.Task) error {
 	case len(open) > 0:
 		ids := strings.Join(open, " ")
 		fmt.Fprintf(m.app.Stderr, "still running: %s\ncome back with: meshctl task wait %s\n", ids, ids)
+		if away {
+			return cli.Exit(cli.ExitNoAccess, nil) // why was said when it began
+		}
 		return cli.Exit(cli.ExitWaiting, nil)
 	case question:
 		return cli.Exit(cli.ExitQuestion, nil)

@@ -61,6 +61,27 @@ func TestAWaitGoesOnWhenTheHubRestarts(t *testing.T) {
 	}
 }
 
+// The precedence of the exit codes: 3 > 4 > 5 > 1.
+func TestAWaitThatEndsWhileTheHubIsAwayCannotReach(t *testing.T) {
+	t.Parallel()
+	sh := stubHub(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/events" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(api.Task{Task: "t1", State: api.StateRunning})
+	})
+	r := sh.Start([]string{"task", "wait", "t1"})
+	r.Err.AwaitText(t, "connection lost, still trying")
+	r.Interrupt()
+	res := r.Wait()
+	if res.Code != cli.ExitNoAccess {
+		t.Errorf("exit code %d", res.Code)
+	}
+	wantText(t, res.Err, "still running: t1")
+	wantText(t, res.Out, "running  t1")
+}
+
 func TestAWaitGoesOnWhenTheHubFailsBetweenAnEventAndTheReadAfterIt(t *testing.T) {
 	t.Parallel() // it tries again for some seconds
 	var reads atomic.Int32

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,15 +30,41 @@ func (m *Main) watch() *cobra.Command {
 
 func (m *Main) taskEvents() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "events ID", Short: "Follow one task's events", Example: "  meshctl task events laptop-m5x2k9-7f3q", Args: oneID,
+		Use: "events ID…", Short: "Follow the events of tasks", Example: "  meshctl task events laptop-m5x2k9-7f3q", Args: someIDs,
 		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
+			for _, id := range args { // the stream would be silent about one that is not there
+				if _, err := c.Task(cmd.Context(), id); err != nil {
+					return err
+				}
+			}
 			return m.follow(cmd, func(fn func(api.Event) error, lost func(error)) error {
-				return c.TaskEvents(cmd.Context(), args[0], fn, lost)
+				return c.Events(cmd.Context(), func(e api.Event) error {
+					about, err := concerns(e, args)
+					if err != nil || !about {
+						return err
+					}
+					return fn(e)
+				}, lost)
 			})
 		}),
 	}
 	cli.JSONFlag(cmd)
 	return cmd
+}
+
+// concerns reports whether an event is about one of some tasks, or about the stream.
+func concerns(e api.Event, ids []string) (bool, error) {
+	switch e.Type {
+	case api.EventTask:
+		var t struct {
+			Task string `json:"task"`
+		}
+		err := json.Unmarshal(e.Data, &t)
+		return slices.Contains(ids, t.Task), err
+	case api.EventBeat, api.EventResync:
+		return true, nil
+	}
+	return false, nil
 }
 
 // follow prints events until Ctrl-C, which is the normal end of watching.

@@ -23,23 +23,9 @@ const maxEvent = 8 << 20
 // hands on an api.EventResync when something may have been missed. lost is told
 // each break; both are called from the caller's goroutine.
 func (c *Client) Events(ctx context.Context, fn func(api.Event) error, lost func(error)) error {
-	return c.follow(ctx, "/v1/events", fn, lost)
-}
-
-// TaskEvents is Events of one task.
-func (c *Client) TaskEvents(ctx context.Context, id string, fn func(api.Event) error, lost func(error)) error {
-	return c.follow(ctx, taskPath(id)+"/events", fn, lost)
-}
-
-// stopped carries what fn returned past the errors of the stream.
-type stopped struct{ err error }
-
-func (e stopped) Error() string { return e.err.Error() }
-
-func (c *Client) follow(ctx context.Context, path string, fn func(api.Event) error, lost func(error)) error {
 	last, broken := "", false
 	for try := 0; ; try++ {
-		err := c.stream(ctx, path, last, func(e api.Event) error {
+		err := c.stream(ctx, last, func(e api.Event) error {
 			try = -1 // the hub is there
 			if broken && last == "" && e.Type != api.EventResync {
 				// Nothing to resume after, so nobody can tell what the break hid.
@@ -76,9 +62,14 @@ func (c *Client) follow(ctx context.Context, path string, fn func(api.Event) err
 	}
 }
 
+// stopped carries what fn returned past the errors of the stream.
+type stopped struct{ err error }
+
+func (e stopped) Error() string { return e.err.Error() }
+
 // stream reads the events of one connection; a silent one is given up. It always
 // returns an error.
-func (c *Client) stream(ctx context.Context, path, last string, fn func(api.Event) error) error {
+func (c *Client) stream(ctx context.Context, last string, fn func(api.Event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	header := http.Header{"Accept": {"text/event-stream"}}
@@ -87,7 +78,7 @@ func (c *Client) stream(ctx context.Context, path, last string, fn func(api.Even
 	}
 	watch := time.AfterFunc(c.pace.silence, cancel)
 	defer watch.Stop()
-	resp, err := c.send(ctx, http.MethodGet, path, nil, header)
+	resp, err := c.send(ctx, http.MethodGet, "/v1/events", nil, header)
 	if err != nil {
 		return err
 	}
