@@ -80,12 +80,22 @@ func (m *Main) runServe(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
+	var unread error // of a password that only the first start needs
+	cfg.Password, _, unread = m.app.GivenPassword(cmd)
+	if unread != nil && mustExist(cfg.DataDir) != nil {
+		return unread // before a directory is made
+	}
 	h, err := hub.Open(cmd.Context(), cfg)
 	switch {
+	case errors.Is(err, hub.ErrNoPassword) && unread != nil:
+		return unread
 	case errors.Is(err, hub.ErrNoPassword):
 		return cli.Exit(cli.ExitUsage, err)
 	case err != nil:
 		return err
+	}
+	if unread != nil {
+		cfg.Log.Warn("the given password cannot be read, and is ignored because one is set; meshhub passwd changes it", "err", unread)
 	}
 	fmt.Fprintf(m.app.Stdout, "listening %s\njoin %s\n", h.URL(), h.JoinLink())
 	if pin := h.Pin(); pin != "" {
@@ -105,9 +115,6 @@ func (m *Main) config(cmd *cobra.Command) (hub.Config, error) {
 		return cfg, err
 	}
 	if cfg.Log, err = m.app.Log(cmd); err != nil {
-		return cfg, err
-	}
-	if cfg.Password, _, err = m.app.GivenPassword(cmd); err != nil {
 		return cfg, err
 	}
 	cfg.Listen, _ = f.GetString("listen")

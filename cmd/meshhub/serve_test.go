@@ -51,6 +51,20 @@ func TestServeWithoutAPasswordSaysWhatToDo(t *testing.T) {
 	}
 }
 
+func TestAPasswordThatCannotBeReadMattersOnTheFirstStartOnly(t *testing.T) {
+	t.Parallel()
+	gone := filepath.Join(t.TempDir(), "gone")
+	sh := shell(t)
+	sh.Set("MESH_DIR", t.TempDir())
+	wantText(t, sh.Want(cli.ExitUsage, []string{"serve", "--listen", "127.0.0.1:0", "--password-file", gone}).Err, gone)
+
+	b := newBox(t)
+	r, _, _ := b.serve()
+	r.Stop()
+	r, _, _ = b.serve("--password-file", gone)
+	r.Err.AwaitText(t, "is ignored because one is set")
+}
+
 func TestServeIgnoresAnotherPasswordOnceOneIsSet(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
