@@ -22,6 +22,10 @@ func ours(cookie string) bool {
 	return len(cookie) >= len(CookiePrefix) && strings.EqualFold(cookie[:len(CookiePrefix)], CookiePrefix)
 }
 
+// setsOurs reports whether a line of Set-Cookie is for one of the mesh's own cookies. A
+// cookie without a name is sent back as its value alone, which may look like one with.
+func setsOurs(line string) bool { return ours(strings.TrimLeft(line, " \t=")) }
+
 // dropMesh takes the mesh's own headers out.
 func dropMesh(h http.Header) {
 	for name := range h {
@@ -131,11 +135,19 @@ var risky = []string{
 	"Set-Cookie", "Content-Security-Policy", "X-Content-Type-Options",
 	"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed",
 	"Nel", "Report-To", "Accept-Ch", "Set-Login", "Public-Key-Pins", "Origin-Agent-Cluster",
+	"Expect-Ct", "Use-As-Dictionary", "Secure-Session-Registration", "Sec-Session-Registration",
 }
 
 // confine makes an answer harmless for the hub's own origin (semantics 23). With
-// keep, the client gets what was taken away under other names.
+// keep, the client gets what was taken away under other names, but for cookies that
+// pass for the mesh's: a browser takes those of a forwarded port for the hub's, since
+// cookies know no ports.
 func confine(h http.Header, keep bool) {
+	if lines := slices.DeleteFunc(h["Set-Cookie"], setsOurs); len(lines) > 0 {
+		h["Set-Cookie"] = lines
+	} else {
+		delete(h, "Set-Cookie")
+	}
 	for _, name := range risky {
 		v := h[name]
 		delete(h, name)
@@ -153,11 +165,10 @@ func confine(h http.Header, keep bool) {
 func keepToItself(h http.Header) {
 	delete(h, "Clear-Site-Data")
 	lines := slices.DeleteFunc(h["Set-Cookie"], func(line string) bool {
-		pair, attributes, _ := strings.Cut(line, ";")
-		name, _, _ := strings.Cut(pair, "=")
-		if ours(textproto.TrimString(name)) {
+		if setsOurs(line) {
 			return true
 		}
+		_, attributes, _ := strings.Cut(line, ";")
 		for a := range strings.SplitSeq(attributes, ";") {
 			name, _, _ := strings.Cut(a, "=")
 			if strings.EqualFold(textproto.TrimString(name), "Domain") {

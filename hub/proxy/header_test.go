@@ -148,7 +148,7 @@ func TestForwardedHeadersSayWhatTheHubKnows(t *testing.T) {
 
 func TestAnAnswerCannotActForTheHubsOrigin(t *testing.T) {
 	own := map[string][]string{
-		"Set-Cookie":                {"a=1; Path=/", "b=2; Domain=hub.example", "mesh_session=3", "__Host-mesh_service=4"},
+		"Set-Cookie":                {"a=1; Path=/", "b=2; Domain=hub.example", "mesh_session=3", "__Host-mesh_service=4", "=mesh_session=5", " = __Host-mesh_session=6"},
 		"Content-Security-Policy":   {"default-src 'self'"},
 		"X-Content-Type-Options":    {"odd"},
 		"Clear-Site-Data":           {`"*"`},
@@ -161,6 +161,11 @@ func TestAnAnswerCannotActForTheHubsOrigin(t *testing.T) {
 		"Set-Login":                 {"logged-out"},
 		"Public-Key-Pins":           {"max-age=1"},
 		"Origin-Agent-Cluster":      {"?0"},
+
+		"Expect-Ct":                   {"max-age=1"},
+		"Use-As-Dictionary":           {`match="/*"`},
+		"Secure-Session-Registration": {`(ES256);path="/x"`},
+		"Sec-Session-Registration":    {`(ES256);path="/x"`},
 	}
 	b := newBed(t, web(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, v := range own {
@@ -203,6 +208,8 @@ func TestAnAnswerCannotActForTheHubsOrigin(t *testing.T) {
 			kept[api.HeaderOriginal+name] = v
 			kept[name] = confined[name]
 		}
+		// Cookies know no ports: one of a forwarded port would be the hub's on this machine.
+		kept["Mesh-Original-Set-Cookie"] = own["Set-Cookie"][:2]
 		check(t, kept)
 	})
 	t.Run("a service with an origin of its own keeps it, but for what reaches further", func(t *testing.T) {

@@ -345,6 +345,28 @@ func TestAnUpgradeIsNoWayAroundTheHub(t *testing.T) {
 	}
 }
 
+// TestAClientOfHTTP10GetsNothingThatItCannotRead: it would take an informational answer
+// for the answer, and has no upgrades.
+func TestAClientOfHTTP10GetsNothingThatItCannotRead(t *testing.T) {
+	b := newBed(t, httpService(raw(t, func(c net.Conn, r *bufio.Reader) {
+		req, err := http.ReadRequest(r)
+		if err != nil {
+			return
+		}
+		fmt.Fprint(c, "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n")
+		answer(c, "upgrade "+req.Header.Get("Upgrade")+".")
+	})), offers(api.Service{Name: "db", Kind: api.ServiceTCP}, "127.0.0.1:9"))
+	for _, method := range []string{"GET", "DELETE"} {
+		got := b.say(method + " " + webPath + " HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		if !strings.HasPrefix(got, "HTTP/1.0 200 ") || strings.Contains(got, "Link") || !strings.HasSuffix(got, "upgrade .") {
+			t.Errorf("%s: got %q", method, got)
+		}
+	}
+	if got := b.say("GET " + dbPath + " HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: " + api.UpgradeStream + "\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.0 400 ") {
+		t.Errorf("a raw stream: got %q", got)
+	}
+}
+
 // TestTheLimitIsGivenBackHoweverARequestEnds goes through the ways in which one ends.
 func TestTheLimitIsGivenBackHoweverARequestEnds(t *testing.T) {
 	arrived := make(chan struct{}, 16)

@@ -17,7 +17,7 @@ import (
 // stream upgrades a request to a raw stream to a TCP service: bytes both ways, with
 // half-close. The answer comes when the service has taken the connection.
 func (c *call) stream(w http.ResponseWriter) {
-	if c.in.Method != http.MethodGet || !strings.EqualFold(c.in.Header.Get("Upgrade"), api.UpgradeStream) || c.in.ProtoMajor != 1 {
+	if c.in.Method != http.MethodGet || !strings.EqualFold(c.in.Header.Get("Upgrade"), api.UpgradeStream) || c.in.ProtoMajor != 1 || !c.in.ProtoAtLeast(1, 1) {
 		c.fail(w, api.Errorf(api.CodeBadRequest, "%s of node %s is a raw stream, not HTTP: use meshctl forward %s/%s", c.service.Name, c.node.name, c.node.name, c.service.Name))
 		return
 	}

@@ -15,6 +15,9 @@ import (
 // which further requests travel, HTTP/2, would be a way around all of this package;
 // and opencode knows WebSockets only.
 func (c *call) passesUpgrade(protocol string) bool {
+	if !c.in.ProtoAtLeast(1, 1) {
+		return false // RFC 9110, 7.8
+	}
 	if c.opencode() {
 		return strings.EqualFold(protocol, "websocket")
 	}
@@ -38,9 +41,13 @@ type answering struct {
 func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter. Informational answers come here without
-// having been looked at.
+// having been looked at; a client of HTTP/1.0 would take one for the answer (RFC 9110,
+// 15.2).
 func (a *answering) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		if !a.call.in.ProtoAtLeast(1, 1) {
+			return
+		}
 		h := a.Header()
 		a.call.clean(h)
 		for _, name := range hops {

@@ -64,7 +64,7 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 			if r.ContentLength != 0 {
 				defer func() { _ = rc.SetReadDeadline(time.Now().Add(leftoverTimeout)) }()
 			}
-			proxy.ServeHTTP(&upgradable{w}, r)
+			proxy.ServeHTTP(&answering{w, r}, r)
 		}),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: silent,
@@ -81,15 +81,27 @@ func (f *Forward) serveHTTP(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// upgradable gives the reverse proxy connections of which nothing is lost.
-type upgradable struct{ http.ResponseWriter }
+// answering is where the reverse proxy writes an answer.
+type answering struct {
+	http.ResponseWriter
+	in *http.Request
+}
 
 // Unwrap serves http.ResponseController.
-func (u *upgradable) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+func (a *answering) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Hijack implements http.Hijacker.
-func (u *upgradable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return early.Hijack(u.ResponseWriter)
+// WriteHeader implements http.ResponseWriter. A client of HTTP/1.0 would take an
+// informational answer for the answer (RFC 9110, 15.2).
+func (a *answering) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols && !a.in.ProtoAtLeast(1, 1) {
+		return
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack implements http.Hijacker: of the connection of an upgrade nothing is lost.
+func (a *answering) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return early.Hijack(a.ResponseWriter)
 }
 
 // gate counts the requests inside: the server's Close does not wait for them, and
@@ -126,6 +138,10 @@ func (f *Forward) rewrite(p *httputil.ProxyRequest) {
 	p.Out.URL = f.cfg.Service.URL(path, query, hasQuery)
 	p.Out.Trailer = p.In.Trailer // filled in while the body is read
 	p.Out.Header.Set("X-Forwarded-Proto", "http")
+	if !p.In.ProtoAtLeast(1, 1) { // it has no upgrades (RFC 9110, 7.8)
+		p.Out.Header.Del("Upgrade")
+		p.Out.Header.Del("Connection")
+	}
 	if f.cfg.Password != "" {
 		p.Out.Header.Del("Authorization")
 	}

@@ -327,6 +327,23 @@ func TestUpgradesPassBothWaysAndARefusedOneKeepsItsBody(t *testing.T) {
 	}
 }
 
+func TestAClientOfHTTP10GetsNothingThatItCannotRead(t *testing.T) {
+	h := newHub(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</a.css>")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		fmt.Fprintf(w, "upgrade %s.", r.Header.Get("Upgrade"))
+	})
+	f, _ := h.start(forward.Config{})
+	_, addr, _ := strings.Cut(f.URL(), "://")
+	conn := dial(t, f)
+	fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", addr)
+	got, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(got), "HTTP/1.0 200 ") || strings.Contains(string(got), "Link") || !strings.HasSuffix(string(got), "upgrade .") {
+		t.Errorf("got %q %v", got, err)
+	}
+}
+
 func TestAHubThatIsBackServesNewRequests(t *testing.T) {
 	h := newHub(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
 	addr := h.Listener.Addr().String()
