@@ -97,9 +97,15 @@ func Place(sys FS, path string, data []byte) (err error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
+	return Rename(sys, temp, path)
+}
+
+// Rename renames a file, over the one that is there. Where somebody has that open for a
+// moment, it is tried again for some tenths of a second.
+func Rename(sys FS, from, to string) (err error) {
 	for _, wait := range renamePauses {
 		time.Sleep(wait)
-		if err = sys.Rename(temp, path); err == nil || !busy(err) {
+		if err = sys.Rename(from, to); err == nil || !busy(err) {
 			break
 		}
 	}

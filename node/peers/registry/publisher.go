@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"opencode-mesh/node/peers/files"
 	"opencode-mesh/protocol/peers"
 )
 
@@ -45,6 +46,7 @@ type Publisher struct {
 	// that was withdrawn. Its holder may use what is below.
 	turn    chan struct{}
 	shown   map[string]peers.Entry // by endpoint, without HeartbeatAt
+	left    map[string]peers.Entry // by process: withdrawn, but a file could not be removed
 	failing bool                   // the last heartbeat could not write
 	closed  bool
 }
@@ -63,6 +65,7 @@ func NewPublisher(cfg PublisherConfig) *Publisher {
 	return &Publisher{
 		dir: filepath.Join(cfg.StorageDir, Dir), heartbeat: cmp.Or(cfg.Heartbeat, peers.DefaultHeartbeat), now: cfg.Now, log: cfg.Log,
 		pid: os.Getpid(), started: float64(cfg.Now().UnixMilli()), turn: make(chan struct{}, 1), shown: map[string]peers.Entry{},
+		left: map[string]peers.Entry{},
 	}
 }
 
@@ -112,6 +115,7 @@ func (p *Publisher) Publish(ctx context.Context, e peers.Entry) error {
 		return fmt.Errorf("publish endpoint %s: %w", e.EndpointID, err)
 	}
 	p.shown[e.EndpointID] = e
+	delete(p.left, e.ProcessID)
 	if known && (old.ProcessID != e.ProcessID || old.InboxURL != "" && e.InboxURL == "") {
 		for _, name := range p.names(old) {
 			if !p.owns(name) {
@@ -125,22 +129,41 @@ func (p *Publisher) Publish(ctx context.Context, e peers.Entry) error {
 	return nil
 }
 
-// Withdraw removes the files of an endpoint. One that is not published is none.
+// Withdraw removes the files of an endpoint. One that is not published is none. After an
+// error they are not renewed any more, and every heartbeat tries again to remove them, as
+// does another Withdraw.
 func (p *Publisher) Withdraw(ctx context.Context, endpoint string) error {
 	if err := p.take(ctx); err != nil {
 		return err
 	}
 	defer p.leave()
-	e, ok := p.shown[endpoint]
-	if !ok {
-		return nil
+	if e, ok := p.shown[endpoint]; ok {
+		delete(p.shown, endpoint)
+		p.left[e.ProcessID] = e
 	}
-	delete(p.shown, endpoint)
-	if err := p.remove(e); err != nil {
+	if err := p.clearLeft(func(e peers.Entry) bool { return e.EndpointID == endpoint }); err != nil {
 		return fmt.Errorf("withdraw endpoint %s: %w", endpoint, err)
 	}
 	return nil
 }
+
+// clearLeft removes the files of what was withdrawn, as far as it goes. The caller has the
+// turn.
+func (p *Publisher) clearLeft(which func(peers.Entry) bool) (failed error) {
+	for process, e := range p.left {
+		if !which(e) {
+			continue
+		}
+		if err := p.remove(e); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		delete(p.left, process)
+	}
+	return failed
+}
+
+func every(peers.Entry) bool { return true }
 
 // Run rewrites the files at every heartbeat and clears away after dead processes, until ctx
 // ends. Then it removes all files that are its own; the error is what could not be removed.
@@ -164,12 +187,11 @@ func (p *Publisher) stop() error {
 	p.turn <- struct{}{}
 	defer p.leave()
 	p.closed = true
-	var failed error
 	for id, e := range p.shown {
-		failed = errors.Join(failed, p.remove(e))
 		delete(p.shown, id)
+		p.left[e.ProcessID] = e
 	}
-	if failed != nil {
+	if failed := p.clearLeft(every); failed != nil {
 		return fmt.Errorf("leave the registry: %w", failed)
 	}
 	return nil
@@ -181,6 +203,7 @@ func (p *Publisher) beat(ctx context.Context) {
 		return
 	}
 	own, err := p.rewrite()
+	_ = p.clearLeft(every) // whoever withdrew it was told
 	began, ended := err != nil && !p.failing, err == nil && p.failing
 	p.failing = err != nil
 	p.leave()
@@ -273,7 +296,7 @@ func (p *Publisher) write(e peers.Entry, now float64) error {
 			err = os.Chmod(temp, 0o600)
 		}
 		if err == nil {
-			err = os.Rename(temp, path)
+			err = files.Rename(files.OS{}, temp, path)
 		}
 		if err != nil {
 			_ = os.Remove(temp)

@@ -168,6 +168,36 @@ func TestWhatIsWithdrawnIsGone(t *testing.T) {
 	w.want("00000002.json", "00000002.session-b.v2.json")
 }
 
+func TestWhatCouldNotBeRemovedIsRemovedLater(t *testing.T) {
+	for name, again := range map[string]func(*registry.Publisher) error{
+		"by another withdrawal": func(p *registry.Publisher) error { return p.Withdraw(t.Context(), "session-a") },
+		"by the next heartbeat": func(p *registry.Publisher) error { p.Beat(t.Context()); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p := w.publisher()
+			w.publish(p, agent("session-a", "00000001"))
+			// A directory that is not empty cannot be removed as a file.
+			if err := errors.Join(os.Remove(w.path("00000001.json")), os.MkdirAll(w.path("00000001.json/x"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Withdraw(t.Context(), "session-a"); err == nil {
+				t.Fatal("it is said to be gone")
+			}
+			if err := os.Remove(w.path("00000001.json/x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := again(p); err != nil {
+				t.Fatal(err)
+			}
+			w.want()
+			w.publish(p, agent("session-a", "00000001"))
+			p.Beat(t.Context())
+			w.want("00000001.json", "00000001.session-a.v2.json")
+		})
+	}
+}
+
 func TestAnEndpointThatMovesToAnotherProcessLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	p := w.publisher()
