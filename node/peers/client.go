@@ -21,6 +21,9 @@ import (
 // MaxAnswer is how much of a peer's answer is read, in bytes.
 const MaxAnswer = 64 << 10
 
+// maxSaid is how much of a peer's words goes into an error, in bytes.
+const maxSaid = 200
+
 // Unknown means that a message may have arrived or not: it was under way when Err
 // happened. A final acknowledgement or the same message again will tell.
 type Unknown struct{ Err error }
@@ -184,14 +187,5 @@ func receiptOf(code int, answer []byte) (string, error) {
 		Error string `json:"error"`
 	}
 	_ = json.Unmarshal(answer, &said) // words for people, if there are any
-	return "", &StatusError{Code: code, Says: clip(said.Error)}
-}
-
-// clip bounds words of a peer that go into an error.
-func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		s = s[:most]
-	}
-	return s
+	return "", &StatusError{Code: code, Says: peers.Cut(said.Error, maxSaid)}
 }

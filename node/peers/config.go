@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,11 +106,11 @@ func (c Config) Check() error {
 		return errors.New("names shows the agents with certain names: say which")
 	case c.Show != ShowNames && len(c.ShowNames) > 0:
 		return errors.New("names of agents go with names, not with off or all")
-	case !anyOf(c.Policy, "", peers.PolicyAccept, peers.PolicyAuto, peers.PolicyHold, peers.PolicyRefuse):
+	case !slices.Contains([]string{"", peers.PolicyAccept, peers.PolicyAuto, peers.PolicyHold, peers.PolicyRefuse}, c.Policy):
 		return fmt.Errorf("the policy is accept, auto, hold or refuse, not %q", c.Policy)
 	}
 	for _, p := range []string{c.Permissions, c.PermissionsRemote} {
-		if !anyOf(p, "", PermissionsAllow, PermissionsAsk, PermissionsDeny) {
+		if !slices.Contains([]string{"", PermissionsAllow, PermissionsAsk, PermissionsDeny}, p) {
 			return fmt.Errorf("permissions are ask, allow or deny, not %q", p)
 		}
 	}
@@ -122,15 +123,6 @@ func (c Config) Check() error {
 		return errors.New("staleMs is more than heartbeatMs, or every peer counts as gone between two heartbeats")
 	}
 	return nil
-}
-
-func anyOf(s string, list ...string) bool {
-	for _, v := range list {
-		if s == v {
-			return true
-		}
-	}
-	return false
 }
 
 // Shows reports whether other machines may see an agent of this name.

@@ -3,6 +3,8 @@ package peers
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,7 +24,10 @@ type endpoint struct {
 	end     context.CancelFunc
 	ended   chan struct{} // closed when the loop is over
 
+	taking sync.WaitGroup // messages that are being put into the spool
+
 	mu      sync.Mutex // guards the following fields
+	closed  bool       // nothing is taken any more
 	what    Endpoint
 	pending map[spool.Key]bool // delivered with ErrPending and not settled
 }
@@ -49,7 +54,26 @@ func (e *endpoint) kick() {
 	}
 }
 
-// awaitReady waits for the spool to be read, ReadyWait at most.
+// open says that a message is going to be put into the spool; false: none must be any more.
+// Whoever opened calls taking.Done.
+func (e *endpoint) open() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.taking.Add(1)
+	}
+	return !e.closed
+}
+
+// close has nothing be taken any more and returns when what was is in the spool.
+func (e *endpoint) close() {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	e.taking.Wait()
+}
+
+// awaitReady waits for the spool to be read, ReadyWait at most. It may have ended since.
 func (e *endpoint) awaitReady(ctx context.Context) bool {
 	timer := time.NewTimer(ReadyWait)
 	defer timer.Stop()
@@ -100,12 +124,15 @@ func (s *Service) sweep(ctx context.Context, e *endpoint) error {
 	if expired > 0 {
 		s.settled(e.id)
 	}
+	before := e.allPending()
 	list, err := e.queue.Drain(ctx)
 	if err != nil {
 		return err
 	}
+	e.forgetPending(before, list)
 	for i, r := range list {
-		if e.isPending(r.Key()) {
+		// What was under way before the look may be done since, however it looked then.
+		if before[r.Key()] {
 			continue
 		}
 		err := s.deliver(ctx, e, r)
@@ -165,6 +192,24 @@ func (e *endpoint) isPending(k spool.Key) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pending[k]
+}
+
+func (e *endpoint) allPending() map[spool.Key]bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.pending)
+}
+
+// forgetPending forgets those of before that are not in what there is to deliver: they were
+// settled before their delivery returned.
+func (e *endpoint) forgetPending(before map[spool.Key]bool, list []spool.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for k := range before {
+		if !slices.ContainsFunc(list, func(r spool.Record) bool { return r.Key() == k }) {
+			delete(e.pending, k)
+		}
+	}
 }
 
 func (e *endpoint) setPending(k spool.Key) {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"opencode-mesh/node/peers/files"
@@ -35,23 +34,37 @@ type desk struct {
 	id   string
 	wake chan struct{}
 
-	// deciding is held while it is decided whether the desk is published and that is done,
-	// so that nobody who asked for it sees it go; it guards asked.
-	deciding sync.Mutex
+	// deciding holds a token while it is decided whether the desk is published and that is
+	// done, so that nobody who asked for it sees it go; it guards asked.
+	deciding chan struct{}
 	asked    time.Time
 }
 
 func newDesk(s *Service) *desk {
-	return &desk{s: s, id: peers.EndpointID(deskSession(s.cfg.Node)), wake: make(chan struct{}, 1)}
+	return &desk{s: s, id: peers.EndpointID(deskSession(s.cfg.Node)), wake: make(chan struct{}, 1), deciding: make(chan struct{}, 1)}
 }
+
+// take waits for deciding.
+func (d *desk) take(ctx context.Context) error {
+	select {
+	case d.deciding <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *desk) give() { <-d.deciding }
 
 func deskSession(node string) string { return "mesh-desk-" + node }
 
 // Desk publishes the endpoint for people and returns it.
 func (s *Service) Desk(ctx context.Context) (Endpoint, error) {
 	d := s.desk
-	d.deciding.Lock()
-	defer d.deciding.Unlock()
+	if err := d.take(ctx); err != nil {
+		return Endpoint{}, err
+	}
+	defer d.give()
 	d.asked = s.cfg.now()
 	if err := d.publish(ctx); err != nil {
 		return Endpoint{}, err
@@ -62,6 +75,9 @@ func (s *Service) Desk(ctx context.Context) (Endpoint, error) {
 	}
 	return e, nil
 }
+
+// DeskID is the address of the desk, published or not.
+func (s *Service) DeskID() string { return s.desk.id }
 
 // DeskIdentity is who the desk is or would be. It publishes nothing.
 func (s *Service) DeskIdentity() (id, name string, err error) {
@@ -134,8 +150,10 @@ func (d *desk) run(ctx context.Context) {
 }
 
 func (d *desk) decide(ctx context.Context) error {
-	d.deciding.Lock()
-	defer d.deciding.Unlock()
+	if err := d.take(ctx); err != nil {
+		return err
+	}
+	defer d.give()
 	needed, err := d.needed()
 	if err != nil {
 		return err
@@ -231,9 +249,6 @@ type Ref struct {
 	Endpoint string    `json:"endpoint"`
 	Key      spool.Key `json:"key"`
 }
-
-// Ref names the message.
-func (h Held) Ref() Ref { return Ref{Endpoint: h.Endpoint, Key: h.Record.Key()} }
 
 // Inbox lists what waits for a person at any endpoint of this node, the desk first, then
 // in the order of endpoints, each in the order of arrival.

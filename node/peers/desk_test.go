@@ -56,7 +56,7 @@ func TestTheDeskIsThereForAsLongAsThereIsAReason(t *testing.T) {
 		if err != nil || len(list) != 1 {
 			t.Fatalf("%+v %v", list, err)
 		}
-		if err := a.Accept(t.Context(), list[0].Ref()); err != nil {
+		if err := a.Accept(t.Context(), ref(list[0])); err != nil {
 			t.Fatal(err)
 		}
 		if r := b.awaitFinal(sent); r.FinalStatus != peers.Delivered {

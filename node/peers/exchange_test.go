@@ -101,10 +101,10 @@ func TestAPersonAcceptsAndDropsWhatWasHeld(t *testing.T) {
 	if err != nil || len(held) != 2 || held[0].Record.Message.Text != "one" || held[1].Name != "b" {
 		t.Fatalf("inbox %+v %v", held, err)
 	}
-	if err := b.Drop(t.Context(), held[0].Ref()); err != nil {
+	if err := b.Drop(t.Context(), ref(held[0])); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Accept(t.Context(), held[1].Ref()); err != nil {
+	if err := b.Accept(t.Context(), ref(held[1])); err != nil {
 		t.Fatal(err)
 	}
 	if r := await(t, "the message", box.got); r.Message.Text != "two" {
@@ -117,7 +117,7 @@ func TestAPersonAcceptsAndDropsWhatWasHeld(t *testing.T) {
 		t.Errorf("final %q", r.FinalStatus)
 	}
 	var state *spool.StateError
-	if err := b.Accept(t.Context(), held[0].Ref()); !errors.As(err, &state) {
+	if err := b.Accept(t.Context(), ref(held[0])); !errors.As(err, &state) {
 		t.Errorf("what was dropped was accepted: %v", err)
 	}
 }

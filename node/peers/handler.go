@@ -98,6 +98,10 @@ func (s *Service) serveMessage(w http.ResponseWriter, r *http.Request, e *endpoi
 		return
 	}
 	got, err := s.receive(r.Context(), e, m)
+	if errors.Is(err, ErrNoEndpoint) {
+		fail(w, http.StatusNotFound, "endpoint not found")
+		return
+	}
 	if err != nil {
 		s.cfg.Log.Error("peers: a message could not be kept, so its sender was told", "endpoint", e.id, "err", err)
 		fail(w, http.StatusInternalServerError, "internal error")

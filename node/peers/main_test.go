@@ -133,6 +133,9 @@ func (s *side) awaitFinal(r outbox.Record) outbox.Record {
 	return r
 }
 
+// ref names a message of an Inbox.
+func ref(h Held) Ref { return Ref{Endpoint: h.Endpoint, Key: h.Record.Key()} }
+
 // eventually looks again and again for what no channel tells.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()

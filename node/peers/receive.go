@@ -8,12 +8,17 @@ import (
 )
 
 // receive puts a message through the gate and into the spool, and says what to answer.
-// Without an error, what it says is on disk.
+// Without an error, what it says is on disk. ErrNoEndpoint: it was withdrawn since it was
+// looked up, and nothing was kept.
 func (s *Service) receive(ctx context.Context, e *endpoint, m peers.Message) (string, error) {
 	if !s.enter() {
 		return peers.Dropped, nil // nothing was kept
 	}
 	defer s.work.Done()
+	if !e.open() {
+		return "", ErrNoEndpoint
+	}
+	defer e.taking.Done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTimeout)
 	defer cancel()
 	got, fresh, err := e.queue.Accept(ctx, m, gate(e.told(), m))

@@ -148,7 +148,7 @@ func TestWhatArrivesIsDeliveredAndAcknowledgedWithoutWaitingForASweep(t *testing
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%+v %v", list, err)
 	}
-	if err := b.Accept(t.Context(), list[0].Ref()); err != nil {
+	if err := b.Accept(t.Context(), ref(list[0])); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "what was accepted", box.got)

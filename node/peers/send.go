@@ -89,7 +89,9 @@ func (s *Service) Send(ctx context.Context, from string, to registry.Peer, text 
 	receipt, err := s.post(ctx, to, m)
 	switch {
 	case err == nil:
-		err = s.outbox.Receipt(from, m.ID, receipt)
+		if err = s.outbox.Receipt(from, m.ID, receipt); err != nil {
+			err = &Unknown{Err: err} // the peer has answered: it was under way
+		}
 	case gone(err):
 		err = errors.Join(err, s.outbox.Unsent(from, m.ID, nil))
 	case MayHaveArrived(err):

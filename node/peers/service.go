@@ -178,7 +178,7 @@ func (s *Service) give() { <-s.turn }
 
 // Publish makes an endpoint known, or changes one. The first one opens socket and port
 // and makes the directories. Once it returned, peers find the endpoint and what they send
-// to it is kept.
+// to it is kept. After an error a new endpoint is none, and one that was there is as it was.
 func (s *Service) Publish(ctx context.Context, what Endpoint) error {
 	if what.ID == "" || what.Session == "" || what.Directory == "" || what.Receiver == nil {
 		return fmt.Errorf("publish the endpoint %q: id, session, directory and receiver are needed", what.ID)
@@ -191,14 +191,23 @@ func (s *Service) Publish(ctx context.Context, what Endpoint) error {
 	if err != nil {
 		return err
 	}
-	e, err := s.put(what)
+	e, old, err := s.put(what)
 	if err != nil {
 		return err
 	}
 	if what.Hidden {
-		return s.publisher.Withdraw(ctx, e.id)
+		err = s.publisher.Withdraw(ctx, e.id)
+	} else {
+		err = s.publisher.Publish(ctx, s.entry(e, l))
 	}
-	return s.publisher.Publish(ctx, s.entry(e, l))
+	switch {
+	case err == nil:
+	case old != nil:
+		e.put(*old)
+	default:
+		s.remove(e)
+	}
+	return err
 }
 
 // listen opens socket and port, unless that was done. Its caller has the turn.
@@ -225,14 +234,15 @@ func (s *Service) listen(ctx context.Context) (*listener, error) {
 	return l, nil
 }
 
-// put notes an endpoint and starts its loop if it is new. Its caller has the turn.
-func (s *Service) put(what Endpoint) (*endpoint, error) {
+// put notes an endpoint and starts its loop if it is new; old is what it was if it is not.
+// Its caller has the turn.
+func (s *Service) put(what Endpoint) (e *endpoint, old *Endpoint, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e := s.endpoints[what.ID]
+	e = s.endpoints[what.ID]
 	if e == nil {
 		if len(s.endpoints) >= MaxEndpoints {
-			return nil, fmt.Errorf("publish the endpoint %s: this node publishes %d already, which is the most", what.ID, MaxEndpoints)
+			return nil, nil, fmt.Errorf("publish the endpoint %s: this node publishes %d already, which is the most", what.ID, MaxEndpoints)
 		}
 		ctx, cancel := context.WithCancel(s.base)
 		e = &endpoint{
@@ -245,14 +255,26 @@ func (s *Service) put(what Endpoint) (*endpoint, error) {
 		}
 		e.put(s.complete(what, e))
 		s.endpoints[what.ID] = e
-		go s.run(ctx, e) // ended by Withdraw or stop, which wait
-		return e, nil
+		go s.run(ctx, e) // ended by remove or stop, which wait
+		return e, nil, nil
 	}
+	was := e.told()
 	if what.StartedAt.IsZero() {
-		what.StartedAt = e.told().StartedAt
+		what.StartedAt = was.StartedAt
 	}
 	e.put(s.complete(what, e))
-	return e, nil
+	return e, &was, nil
+}
+
+// remove ends an endpoint and returns once nothing is taken for it and nothing delivered.
+// Its caller has the turn.
+func (s *Service) remove(e *endpoint) {
+	s.mu.Lock()
+	delete(s.endpoints, e.id)
+	s.mu.Unlock()
+	e.close()
+	e.end()
+	<-e.ended
 }
 
 // complete fills in what an Endpoint leaves open.
@@ -276,24 +298,44 @@ func (s *Service) entry(e *endpoint, l *listener) peers.Entry {
 	}
 }
 
-// Withdraw takes an endpoint back and returns once nothing is delivered to it. What is in
-// its spool stays there. One that is not published is none.
+// Withdraw takes an endpoint back and returns once nothing is taken for it and nothing
+// delivered to it. What is in its spool stays there. One that is not published is none.
+// After an error it is still there, to be withdrawn again.
 func (s *Service) Withdraw(ctx context.Context, id string) error {
 	if err := s.take(ctx); err != nil {
 		return err
 	}
 	defer s.give()
-	s.mu.Lock()
-	e := s.endpoints[id]
-	delete(s.endpoints, id)
-	s.mu.Unlock()
-	if e == nil {
-		return nil
+	if err := s.publisher.Withdraw(ctx, id); err != nil {
+		return err
 	}
-	e.end()
-	<-e.ended
-	s.acks.note(id) // its senders still wait
-	return s.publisher.Withdraw(ctx, id)
+	if e := s.find(id); e != nil {
+		s.remove(e)
+		s.acks.note(id) // its senders still wait
+	}
+	return nil
+}
+
+// Abandon is Withdraw of an endpoint whose session is gone for ever: what was not
+// delivered by then ends as dropped, which its senders are told. It may be called again
+// after an error, and of an endpoint that is not published.
+func (s *Service) Abandon(ctx context.Context, id string) error {
+	if err := s.Withdraw(ctx, id); err != nil {
+		return err
+	}
+	return s.DropAll(ctx, id)
+}
+
+// DropAll ends all that was not delivered to an endpoint as dropped.
+func (s *Service) DropAll(ctx context.Context, id string) error {
+	n, err := s.spool.Queue(id).DropAll(ctx)
+	if err != nil {
+		return fmt.Errorf("drop what waits for %s: %w", id, err)
+	}
+	if n > 0 {
+		s.settled(id)
+	}
+	return nil
 }
 
 // Own is an endpoint that this process publishes, as it is published.

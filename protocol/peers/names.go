@@ -48,6 +48,9 @@ func MeshSoftware(version string) string { return meshSoftware + version }
 // OfMesh says whether a plugin version is one of MeshSoftware.
 func OfMesh(pluginVersion string) bool { return strings.HasPrefix(pluginVersion, meshSoftware) }
 
+// Cut leaves at most n bytes of a text, no part of a character and nothing that is no UTF-8.
+func Cut(s string, n int) string { return strings.ToValidUTF8(s[:min(n, len(s))], "") }
+
 // Safe is an id as part of a file's name: whatever is no ASCII letter, digit, "-" or "_"
 // is a "_", once for each UTF-16 unit.
 func Safe(id string) string {

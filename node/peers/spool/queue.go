@@ -273,6 +273,32 @@ func (q *Queue) Drop(ctx context.Context, k Key) error {
 	return q.settle(ctx, k, func(r Record) Record { return q.done(r, peers.Dropped) }, StateHeld)
 }
 
+// DropAll makes all that is not done done, as dropped, and says how many that were.
+func (q *Queue) DropAll(ctx context.Context) (n int, err error) {
+	open := []State{StateHeld, StateQueued, StateInflight}
+	if idle, err := q.idle(open...); idle || err != nil {
+		return 0, err
+	}
+	err = q.change(ctx, func(v *view) error {
+		for _, s := range open {
+			var over []Record
+			for _, r := range v.all(s) {
+				full, err := v.whole(r)
+				if err != nil {
+					return err
+				}
+				over = append(over, q.done(full, peers.Dropped))
+			}
+			if err := v.move(s, over...); err != nil {
+				return err
+			}
+			n += len(over)
+		}
+		return nil
+	})
+	return n, err
+}
+
 // Expire makes held messages whose time is over done, as expired, and says how many. It
 // is to be called every few seconds, and once an hour removes what has been done for
 // longer than peers.DoneRetention.
