@@ -156,13 +156,16 @@ func (a *Access) publish(ctx context.Context, id string, r Registration) error {
 		g = &guest{a: a, id: id, taken: map[spool.Key]bool{}}
 	}
 	a.mu.Lock()
-	g.what, g.over = r, false
+	was, over := g.what, g.over
+	g.what, g.over = r, false // at once: from now on messages may come
 	a.mu.Unlock()
-	if err := a.svc.Publish(ctx, g.endpoint("MCP agent")); err != nil {
-		return err
-	}
+	err := a.svc.Publish(ctx, g.endpoint("MCP agent"))
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err != nil {
+		g.what, g.over = was, over
+		return err
+	}
 	a.agents[id] = g
 	return nil
 }
@@ -330,10 +333,13 @@ func (a *Access) sweep(ctx context.Context) error {
 	defer a.give()
 	now := a.now()
 	a.mu.Lock()
-	for as, held := range a.leases {
-		if !now.Before(held.until) || held.what.Process.Gone() {
-			delete(a.leases, as)
-		}
+	leases := maps.Clone(a.leases)
+	a.mu.Unlock()
+	// The system is asked without mu, and only who has the turn changes leases.
+	maps.DeleteFunc(leases, func(_ string, held lease) bool { return now.Before(held.until) && !held.what.Process.Gone() })
+	a.mu.Lock()
+	for as := range leases {
+		delete(a.leases, as)
 	}
 	ids := make([]string, 0, len(a.agents))
 	for id := range a.agents {
@@ -370,7 +376,8 @@ func (a *Access) look(ctx context.Context, id string) error {
 		return err
 	}
 	if g.what.Once {
-		if err := a.dropUnread(ctx, id); err != nil {
+		// At once, whoever waits for an acknowledgement yet.
+		if err := a.svc.DropAll(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -384,27 +391,17 @@ func (a *Access) look(ctx context.Context, id string) error {
 	if waits {
 		return a.svc.Publish(ctx, g.endpoint("MCP agent (ended)"))
 	}
-	if err := a.svc.Withdraw(ctx, id); err != nil {
+	leave := a.svc.Withdraw
+	if g.what.Once {
+		leave = a.svc.Abandon // with what came since
+	}
+	if err := leave(ctx, id); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.agents, id)
 	return nil
-}
-
-// dropUnread ends what nobody will read any more, so that its senders hear of it.
-func (a *Access) dropUnread(ctx context.Context, id string) error {
-	list, err := a.svc.Records(id, spool.StateQueued, spool.StateInflight, spool.StateHeld)
-	errs := []error{err}
-	for _, r := range list {
-		if r.State == spool.StateHeld {
-			errs = append(errs, a.svc.Drop(ctx, node.Ref{Endpoint: id, Key: r.Key()}))
-		} else {
-			errs = append(errs, a.svc.Settle(ctx, id, r.Key(), peers.Dropped))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // take waits for the turn.

@@ -19,6 +19,7 @@ import (
 type Service interface {
 	Publish(ctx context.Context, e peers.Endpoint) error
 	Withdraw(ctx context.Context, id string) error
+	Abandon(ctx context.Context, id string) error
 	Settle(ctx context.Context, id string, k spool.Key, status string) error
 	Own(id string) (peers.Endpoint, bool)
 	Records(id string, states ...spool.State) ([]spool.Record, error)
@@ -321,16 +322,21 @@ func (a *Adopter) release(ctx context.Context, s *session) error {
 	if err := a.cfg.Service.Withdraw(ctx, s.endpoint); err != nil {
 		return err
 	}
-	s.stop()
-	delete(a.adopted, s.id)
-	a.mu.Lock()
-	a.leaveDir(s.shown.dir)
-	a.mu.Unlock()
+	a.leave(s)
 	records, err := a.cfg.Service.Records(s.endpoint)
 	if err == nil && len(records) == 0 {
 		a.drop(ctx, s.id)
 	}
 	return nil
+}
+
+// leave ends what is done for a session that is no endpoint any more.
+func (a *Adopter) leave(s *session) {
+	s.stop()
+	delete(a.adopted, s.id)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leaveDir(s.shown.dir)
 }
 
 // ended follows a session that the server does not have any more, and those of its
@@ -346,21 +352,12 @@ func (a *Adopter) ended(ctx context.Context, id string) error {
 		}
 	}
 	for _, id := range gone {
-		if s := a.adopted[id]; s != nil {
-			if err := a.release(ctx, s); err != nil {
-				return err
-			}
-			a.cfg.Log.Info("peers: a session has ended and is not shown any more", "session", id)
-		}
-		endpoint := proto.EndpointID(id)
-		open, err := a.cfg.Service.Records(endpoint, spool.StateQueued, spool.StateInflight)
-		if err != nil {
+		if err := a.cfg.Service.Abandon(ctx, proto.EndpointID(id)); err != nil {
 			return err
 		}
-		for _, r := range open {
-			if err := a.cfg.Service.Settle(ctx, endpoint, r.Key(), proto.Dropped); err != nil {
-				return err
-			}
+		if s := a.adopted[id]; s != nil {
+			a.leave(s)
+			a.cfg.Log.Info("peers: a session has ended and is not shown any more", "session", id)
 		}
 		a.drop(ctx, id)
 	}

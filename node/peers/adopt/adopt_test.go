@@ -224,16 +224,24 @@ func TestASessionThatPeersWroteToIsAdoptedAgainAndAnotherIsNot(t *testing.T) {
 }
 
 func TestWhatWaitsForASessionThatIsDeletedIsDropped(t *testing.T) {
-	r := newRig(t)
-	r.host.put(at("ses_a", busy))
-	r.start()
-	r.shows("ses_a")
-	first, _ := r.send("ses_a", "hello")
-	second, _ := r.send("ses_a", "hello again")
-	r.host.remove("ses_a")
-	r.shows()
-	r.final(first, proto.Dropped)
-	r.final(second, proto.Dropped)
+	for policy, want := range map[string]string{proto.PolicyAccept: proto.Queued, proto.PolicyHold: proto.Held} {
+		t.Run(policy, func(t *testing.T) {
+			r := newRig(t)
+			r.policy = policy
+			r.host.put(at("ses_a", busy))
+			r.start()
+			r.shows("ses_a")
+			first, receipt := r.send("ses_a", "hello")
+			second, _ := r.send("ses_a", "hello again")
+			if receipt != want {
+				t.Errorf("receipt %q", receipt)
+			}
+			r.host.remove("ses_a")
+			r.shows()
+			r.final(first, proto.Dropped)
+			r.final(second, proto.Dropped)
+		})
+	}
 }
 
 func TestPermissionsOfAPeersTurnAreDecidedByWhereItIsFromAndWhatTheyTouch(t *testing.T) {

@@ -212,6 +212,7 @@ type rig struct {
 	t       *testing.T
 	host    *host
 	dir     string // of data, storage and sockets
+	policy  string // of sessions; "": accept
 	service *peers.Service
 	peer    *peers.Service
 	end     []func()
@@ -248,7 +249,7 @@ func (r *rig) newService(node string) *peers.Service {
 	o := proto.DefaultOptions()
 	o.SendRate, o.ReceiveRate, o.Sweep = 1000, 1000, 100*time.Millisecond
 	s, err := peers.New(peers.Config{Node: node, DataDir: filepath.Join(r.dir, node), Show: peers.ShowAll,
-		StorageDir: filepath.Join(r.dir, "storage"), RuntimeDir: filepath.Join(r.dir, "run"), Options: o, Log: testLog(r.t)})
+		StorageDir: filepath.Join(r.dir, "storage"), RuntimeDir: filepath.Join(r.dir, "run"), Options: o, Policy: r.policy, Log: testLog(r.t)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
