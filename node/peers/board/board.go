@@ -24,6 +24,7 @@ import (
 	"opencode-mesh/node/peers/registry"
 	"opencode-mesh/node/tasks"
 	"opencode-mesh/protocol/api"
+	words "opencode-mesh/protocol/peers"
 )
 
 // Service is the node's part in the registry of its machine, a peers.Service.
@@ -109,7 +110,7 @@ func (b *Board) agents(all []registry.Peer) (list []api.PeerSeen, more bool) {
 	for _, p := range registry.Collapse(all) {
 		list = append(list, api.PeerSeen{
 			PeerAgent: api.PeerAgent{
-				ID: word(p.EndpointID), Name: word(p.Name), Title: word(p.Title), Directory: cut(p.Directory, 4*api.MaxPeerText),
+				ID: word(p.EndpointID), Name: word(p.Name), Title: word(p.Title), Directory: words.Cut(p.Directory, 4*api.MaxPeerText),
 				Status: word(p.Status), Policy: word(p.InboundPolicy), StartedAt: millis(p.StartedAt),
 			},
 			Node: b.nodeOf(p), Visible: b.cfg.Relay.Exports(p), Offline: p.Reason,
@@ -179,8 +180,8 @@ func (b *Board) messages(all []registry.Peer) (list []api.PeerMessage, more bool
 		list = append(list, api.PeerMessage{
 			ID: word(r.MessageID), Way: api.PeerSent, From: word(r.FromEndpoint), FromName: word(names[r.FromEndpoint]),
 			To: word(r.ToEndpoint), ToName: word(r.ToName), Node: cmp.Or(carried[k], b.cfg.Relay.NodeOf(r.ToEndpoint)),
-			Text: cut(r.Text, api.MaxPeerPreview), Truncated: len(r.Text) > api.MaxPeerPreview,
-			Receipt: word(r.ReceiptStatus), Final: word(r.FinalStatus), Error: cut(r.Error, 4*api.MaxPeerText),
+			Text: words.Cut(r.Text, api.MaxPeerPreview), Truncated: len(r.Text) > api.MaxPeerPreview,
+			Receipt: word(r.ReceiptStatus), Final: word(r.FinalStatus), Error: words.Cut(r.Error, 4*api.MaxPeerText),
 			CreatedAt: time.UnixMilli(millis(r.CreatedAt)).UTC(), UpdatedAt: time.UnixMilli(millis(r.UpdatedAt)).UTC(),
 		})
 	}
@@ -202,15 +203,7 @@ func (b *Board) messages(all []registry.Peer) (list []api.PeerMessage, more bool
 }
 
 // word is what somebody wrote, as much of it as a board has.
-func word(s string) string { return cut(s, api.MaxPeerText) }
-
-// cut leaves at most n bytes, and nothing that is no UTF-8.
-func cut(s string, n int) string {
-	if len(s) > n {
-		s = s[:n]
-	}
-	return strings.ToValidUTF8(s, "")
-}
+func word(s string) string { return words.Cut(s, api.MaxPeerText) }
 
 // millis reads a time that somebody wrote, in Unix milliseconds; what is none is 0.
 func millis(ms float64) int64 {

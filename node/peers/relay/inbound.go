@@ -77,7 +77,7 @@ func (r *Relay) finish(ctx context.Context, k []byte, status, why string, acked 
 			return err
 		}
 		b.Status, b.Why, b.EndMS = status, why, r.nowMS()
-		b.Cut, b.Text.Text = len(b.Text.Text) > preview, cut(b.Text.Text, preview)
+		b.Cut, b.Text.Text = len(b.Text.Text) > preview, words.Cut(b.Text.Text, preview)
 		done = true
 		return put(tx, bucketBrought, k, b)
 	})
@@ -87,17 +87,38 @@ func (r *Relay) finish(ctx context.Context, k []byte, status, why string, acked 
 	return done && err == nil, err
 }
 
-// change edits a message that was brought here and has not ended.
-func (r *Relay) change(ctx context.Context, b *brought, fn func(*brought)) error {
-	return r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
+// change edits a message that was brought here. It reports false for one that has ended,
+// and leaves that as it is.
+func (r *Relay) change(ctx context.Context, b *brought, fn func(*brought)) (open bool, err error) {
+	err = r.cfg.Box.Update(ctx, func(tx *mail.Tx) error {
 		now := new(brought)
-		if ok, err := get(tx, bucketBrought, b.key(), now); err != nil || !ok || now.Status != "" {
+		if open, err = isOpen(tx, b, now); err != nil || !open {
 			return err
 		}
 		fn(now)
 		*b = *now
 		return put(tx, bucketBrought, b.key(), now)
 	})
+	return open && err == nil, err
+}
+
+// isOpen reads a message that was brought here, and reports whether it has not ended.
+func isOpen(tx *mail.Tx, b, now *brought) (bool, error) {
+	ok, err := get(tx, bucketBrought, b.key(), now)
+	return ok && err == nil && now.Status == "", err
+}
+
+// begin notes that a message is about to be posted. It reports false for one that has ended
+// since it was looked at.
+func (r *Relay) begin(ctx context.Context, b *brought) (open bool, err error) {
+	if !b.Tried {
+		return r.change(ctx, b, func(b *brought) { b.Tried = true })
+	}
+	err = r.view(func(tx *mail.Tx) error {
+		open, err = isOpen(tx, b, new(brought))
+		return err
+	})
+	return open, err
 }
 
 // due says when a message is to be looked at again.
@@ -291,17 +312,15 @@ func (r *Relay) postOne(ctx context.Context, b *brought, to registry.Peer) (time
 	if err := r.publish(ctx, r.senderOf(b)); err != nil {
 		return 0, err
 	}
-	if !b.Tried {
-		if err := r.change(ctx, b, func(b *brought) { b.Tried = true }); err != nil {
-			return 0, err
-		}
+	if open, err := r.begin(ctx, b); err != nil || !open {
+		return r.cfg.RetryMin, err
 	}
 	receipt, err := r.cfg.Service.Post(ctx, to, m)
 	var answer *peers.StatusError
 	switch {
 	case errors.As(err, &answer) && (answer.Code == http.StatusRequestEntityTooLarge || answer.Code == http.StatusBadRequest && !strings.Contains(answer.Says, "stale")):
 		// It says that nothing was kept, and would again.
-		_, err = r.finish(ctx, b.key(), words.Refused, "the agent does not take it: "+cut(mesh.CleanLine(answer.Says), preview), false)
+		_, err = r.finish(ctx, b.key(), words.Refused, "the agent does not take it: "+words.Cut(mesh.CleanLine(answer.Says), preview), false)
 		b.Receipt = words.Refused
 		return 0, err
 	case err != nil:
@@ -319,7 +338,7 @@ func (r *Relay) postOne(ctx context.Context, b *brought, to registry.Peer) (time
 		b.Receipt = receipt
 		return 0, err
 	}
-	err = r.change(ctx, b, func(b *brought) { b.Receipt, b.ReceiptMS = receipt, r.nowMS() })
+	_, err = r.change(ctx, b, func(b *brought) { b.Receipt, b.ReceiptMS = receipt, r.nowMS() })
 	b.Receipt = receipt
 	return r.cfg.AckGrace, err
 }

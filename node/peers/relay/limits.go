@@ -50,7 +50,7 @@ const (
 	maxWord = 1 << 10
 	// keepDone is how long an ended message is remembered for people.
 	keepDone = 24 * time.Hour
-	// pruneStep is how many of them are forgotten at a time.
+	// pruneStep is how many of them are forgotten in one commit.
 	pruneStep = 200
 	// preview is how much of a text is kept for people, in bytes.
 	preview = 1 << 10

@@ -26,10 +26,10 @@ func (p *proxy) Deliver(ctx context.Context, rec spool.Record) error {
 	m := rec.Message
 	c := carried{
 		Proxy: p.id, From: m.From.InstanceID, ID: m.ID, FromName: m.From.Name, Node: p.node, NodeID: p.nodeID, To: p.to, ToName: p.name,
-		Text: cut(m.Text, preview), Cut: len(m.Text) > preview, AtMS: p.r.nowMS(),
+		Text: words.Cut(m.Text, preview), Cut: len(m.Text) > preview, AtMS: p.r.nowMS(),
 	}
 	body := message{
-		ID: m.ID, From: m.From.InstanceID, FromName: cut(m.From.Name, maxWord), Directory: cut(m.From.Directory, maxWord),
+		ID: m.ID, From: m.From.InstanceID, FromName: words.Cut(m.From.Name, maxWord), Directory: words.Cut(m.From.Directory, maxWord),
 		To: p.to, Text: m.Text, Via: m.Via,
 	}
 	if len(m.Via) >= words.MaxVia || !body.valid() || p.r.isProxy(body.From) {

@@ -147,8 +147,9 @@ func (r *Relay) open() (out []*carried, in []*brought, err error) {
 	return out, in, err
 }
 
-// prune forgets what ended long ago.
-func prune(tx *mail.Tx, before int64) error {
+// prune forgets what ended long ago, pruneStep messages of either way at the most, and says
+// whether there is more.
+func prune(tx *mail.Tx, before int64) (more bool, err error) {
 	for _, bucket := range []string{bucketCarried, bucketBrought} {
 		b := tx.Bucket([]byte(bucket))
 		if b == nil {
@@ -163,7 +164,11 @@ func prune(tx *mail.Tx, before int64) error {
 			if err := json.Unmarshal(data, &end); err != nil {
 				return fmt.Errorf("%s: %w", bucket, err)
 			}
-			if end.EndMS > 0 && end.EndMS < before && (end.Settled || bucket == bucketBrought) && len(old) < pruneStep {
+			if end.EndMS > 0 && end.EndMS < before && (end.Settled || bucket == bucketBrought) {
+				if len(old) == pruneStep {
+					more = true
+					return nil
+				}
 				old = append(old, bytes.Clone(k))
 			}
 			return nil
@@ -172,8 +177,8 @@ func prune(tx *mail.Tx, before int64) error {
 			err = errors.Join(err, b.Delete(k))
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return more, nil
 }

@@ -22,7 +22,8 @@ type Service interface {
 	Settle(ctx context.Context, id string, k spool.Key, status string) error
 	Agents(ctx context.Context) ([]registry.Peer, error)
 	Changes() <-chan struct{}
-	DeskIdentity() (id, name string, err error)
+	Records(id string, states ...spool.State) ([]spool.Record, error)
+	DeskID() string
 	DeskNamed() (bool, error)
 	Post(ctx context.Context, to registry.Peer, m words.Message) (receipt string, err error)
 }
@@ -62,13 +63,12 @@ type Relay struct {
 	log   *slog.Logger
 	woken chan struct{} // holds a token while there is something to look at
 	work  sync.WaitGroup
-	talks sync.WaitGroup // with the hub
 
-	publishing sync.Mutex // held by publish
-	forgot     time.Time  // of the goroutine of Run
+	publishing chan struct{} // holds a token while publish runs
+	forgot     time.Time     // of the goroutine of Run
 
 	mu      sync.Mutex // guards the following fields
-	detach  context.CancelFunc
+	talk    *talk      // nil: no hub is attached
 	parked  bool
 	park    context.CancelFunc
 	rows    map[string]row  // as they are published
@@ -104,7 +104,7 @@ func New(cfg Config) *Relay {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Relay{
-		cfg: cfg, log: cfg.Log, woken: make(chan struct{}, 1), rows: map[string]row{},
+		cfg: cfg, log: cfg.Log, woken: make(chan struct{}, 1), publishing: make(chan struct{}, 1), rows: map[string]row{},
 		said: map[string]bool{}, dues: map[string]due{}, posting: map[string]bool{}, paced: map[string][]time.Time{},
 	}
 	cfg.Box.Handle(kindPrefix, r)
@@ -196,9 +196,18 @@ func (r *Relay) forget(ctx context.Context) error {
 	if now.Sub(r.forgot) < time.Hour {
 		return nil
 	}
-	r.forgot = now
 	before := r.nowMS() - keepDone.Milliseconds()
-	return r.cfg.Box.Update(ctx, func(tx *mail.Tx) error { return prune(tx, before) })
+	for more := true; more; {
+		err := r.cfg.Box.Update(ctx, func(tx *mail.Tx) (err error) {
+			more, err = prune(tx, before)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.forgot = now
+	return nil
 }
 
 // Messages are those that were carried and brought, the newest first, at most limit.

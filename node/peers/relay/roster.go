@@ -6,10 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
-	"net/url"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +14,7 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/registry"
+	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/api"
 	words "opencode-mesh/protocol/peers"
 )
@@ -41,10 +39,7 @@ func (r *Relay) Exports(p registry.Peer) bool {
 }
 
 // isDesk reports whether an endpoint is where people at this node are written to.
-func (r *Relay) isDesk(id string) bool {
-	desk, _, _ := r.cfg.Service.DeskIdentity() // only the name can fail
-	return id == desk
-}
+func (r *Relay) isDesk(id string) bool { return id == r.cfg.Service.DeskID() }
 
 // tell makes names differ that would not, so that each means one agent: whoever has the
 // name of another has the end of its id behind it. The name of a session does not change
@@ -58,7 +53,7 @@ func (r *Relay) tell(list []api.PeerAgent) {
 	}
 	for i, a := range list {
 		if n := count[a.Name]; n > 1 || n > 0 && r.isDesk(a.ID) {
-			list[i].Name = cut(a.Name, api.MaxPeerText-nameEnd-1) + "-" + a.ID[max(0, len(a.ID)-nameEnd):]
+			list[i].Name = words.Cut(a.Name, api.MaxPeerText-nameEnd-1) + "-" + a.ID[max(0, len(a.ID)-nameEnd):]
 		}
 	}
 }
@@ -88,8 +83,8 @@ func (r *Relay) ours(ctx context.Context) (list []api.PeerAgent, err error) {
 			continue
 		}
 		a := api.PeerAgent{
-			ID: p.EndpointID, Name: cut(p.Name, api.MaxPeerText), Title: cut(p.Title, api.MaxPeerText), Directory: cut(p.Directory, 4*api.MaxPeerText),
-			Status: cut(p.Status, api.MaxPeerText), Policy: cut(p.InboundPolicy, api.MaxPeerText), StartedAt: int64(max(0, min(p.StartedAt, 1<<52))),
+			ID: p.EndpointID, Name: words.Cut(p.Name, api.MaxPeerText), Title: words.Cut(p.Title, api.MaxPeerText), Directory: words.Cut(p.Directory, 4*api.MaxPeerText),
+			Status: words.Cut(p.Status, api.MaxPeerText), Policy: words.Cut(p.InboundPolicy, api.MaxPeerText), StartedAt: int64(max(0, min(p.StartedAt, 1<<52))),
 		}
 		size += len(encode(a)) + 1 + nameEnd + 1
 		if len(list) == api.MaxPeerAgents || size > api.MaxPeerRoster-1<<10 {
@@ -114,114 +109,6 @@ func (r *Relay) once(what, msg string, args ...any) {
 	r.mu.Unlock()
 	if !said {
 		r.log.Warn(msg, args...)
-	}
-}
-
-// Attach implements what a link does for a node: lists are told and asked for until
-// Detach. A hub that was attached before is detached first.
-func (r *Relay) Attach(hub Hub) {
-	r.Detach()
-	ctx, cancel := context.WithCancel(context.Background())
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.parked {
-		cancel()
-		return
-	}
-	r.detach = cancel
-	r.talks.Go(func() { r.say(ctx, hub) })
-	r.talks.Go(func() { r.hear(ctx, hub) })
-}
-
-// Detach takes the hub away and returns when no request is under way.
-func (r *Relay) Detach() {
-	r.mu.Lock()
-	if r.detach != nil {
-		r.detach()
-		r.detach = nil
-	}
-	r.mu.Unlock()
-	r.talks.Wait()
-}
-
-// older reports whether a refusal is that of a hub that does not know of lists.
-func (r *Relay) older(err error) bool {
-	var e *api.Error
-	if !errors.As(err, &e) || e.Code != api.CodeNotFound && e.Code != api.CodeMethodNotAllowed {
-		return false
-	}
-	r.once("older", "peers: the version of the hub shows nodes no agents of each other")
-	return true
-}
-
-// say tells the hub what this node shows, at first and when it changes.
-func (r *Relay) say(ctx context.Context, hub Hub) {
-	var told []api.PeerAgent
-	for attempt := 0; ctx.Err() == nil; {
-		changed := r.cfg.Service.Changes() // before the look, so that nothing is missed
-		list, err := r.ours(ctx)
-		if err == nil && (told == nil || !reflect.DeepEqual(told, list)) {
-			talk, cancel := context.WithTimeout(ctx, sayTimeout)
-			err = hub.Call(talk, http.MethodPut, "/v1/peers", api.PeerRoster{Agents: list}, nil)
-			cancel()
-			if err == nil {
-				told = list
-			}
-		}
-		if r.older(err) {
-			return
-		}
-		pause := pollPause
-		if err != nil {
-			attempt++
-			pause, changed = backoff(r.cfg.RetryMin, r.cfg.RetryMax, attempt), nil
-			r.log.Debug("peers: the hub was not told of this node's agents", "err", err)
-		} else {
-			attempt = 0
-		}
-		sleep(ctx, pause)
-		if err == nil {
-			select {
-			case <-changed:
-			case <-time.After(look): // an agent that died quietly
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-// hear asks the hub what the other nodes show.
-func (r *Relay) hear(ctx context.Context, hub Hub) {
-	after := ""
-	for attempt := 0; ctx.Err() == nil; {
-		var f api.PeerFleet
-		talk, cancel := context.WithTimeout(ctx, api.MaxPeerWait+sayTimeout)
-		err := hub.Call(talk, http.MethodGet, "/v1/peers?after="+url.QueryEscape(after), nil, &f)
-		cancel()
-		if err == nil {
-			err = r.learn(ctx, f)
-		}
-		if r.older(err) {
-			return
-		}
-		pause := pollPause
-		if err != nil {
-			attempt++
-			pause = backoff(r.cfg.RetryMin, r.cfg.RetryMax, attempt)
-			r.log.Debug("peers: the agents of other nodes are not known", "err", err)
-		} else {
-			attempt, after = 0, f.Revision
-		}
-		sleep(ctx, pause)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -408,21 +295,47 @@ func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
 	}
 	r.mu.Unlock()
 	for _, id := range gone {
-		if err := r.cfg.Service.Withdraw(ctx, id); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		r.mu.Lock()
-		delete(r.rows, id)
-		r.mu.Unlock()
+		errs = append(errs, r.takeBack(ctx, id))
 	}
 	return errors.Join(errs...)
 }
 
+// takeBack ends a row. What waits at it for its turn keeps it, out of sight: its senders
+// are told what becomes of it.
+func (r *Relay) takeBack(ctx context.Context, id string) error {
+	r.mu.Lock()
+	hidden := r.rows[id]
+	r.mu.Unlock()
+	hidden.e.Hidden = true
+	waits := func() (bool, error) {
+		list, err := r.cfg.Service.Records(id, spool.StateQueued, spool.StateInflight)
+		return len(list) > 0, err
+	}
+	if some, err := waits(); err != nil {
+		return err
+	} else if some {
+		return r.publish(ctx, hidden)
+	}
+	if err := r.cfg.Service.Withdraw(ctx, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.rows, id)
+	r.mu.Unlock()
+	if some, err := waits(); err != nil || !some { // nothing is taken any more
+		return err
+	}
+	return r.publish(ctx, hidden)
+}
+
 // publish publishes a row unless it is as it is.
 func (r *Relay) publish(ctx context.Context, w row) error {
-	r.publishing.Lock()
-	defer r.publishing.Unlock()
+	select {
+	case r.publishing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-r.publishing }()
 	r.mu.Lock()
 	old, ok := r.rows[w.e.ID]
 	r.mu.Unlock()

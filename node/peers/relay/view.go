@@ -22,7 +22,7 @@ func (c *carried) view() api.PeerMessage {
 func (b *brought) view() api.PeerMessage {
 	return api.PeerMessage{
 		ID: b.Text.ID, Way: api.PeerBrought, From: b.Proxy, FromName: proxyName(b.Node, b.Text.FromName, b.Text.From), To: b.Text.To, Node: b.Node,
-		Text: cut(b.Text.Text, preview), Truncated: b.Cut || len(b.Text.Text) > preview, Receipt: b.Receipt, Final: b.Status, Error: b.Why,
+		Text: words.Cut(b.Text.Text, preview), Truncated: b.Cut || len(b.Text.Text) > preview, Receipt: b.Receipt, Final: b.Status, Error: b.Why,
 		CreatedAt: time.UnixMilli(b.CameMS).UTC(), UpdatedAt: time.UnixMilli(max(b.CameMS, b.ReceiptMS, b.EndMS)).UTC(),
 	}
 }

@@ -56,7 +56,7 @@ func validID(s string) bool {
 
 // word makes a name or title of others fit for the registry: one line, harmless, short.
 func word(s string) string {
-	s = cut(mesh.CleanLine(cut(s, maxWord)), api.MaxPeerText)
+	s = peers.Cut(mesh.CleanLine(peers.Cut(s, maxWord)), api.MaxPeerText)
 	s, _ = mesh.Defuse(s)
 	return s
 }
@@ -68,22 +68,14 @@ const nameEnd = 4
 // directory is not absolute, so that the policy "auto" never holds across machines.
 func proxyName(node, name, id string) string {
 	if name = word(name); name == "" {
-		name = cut(word(id), 24)
+		name = peers.Cut(word(id), 24)
 	}
 	return node + "/" + name
 }
 
 func proxyDirectory(node, dir string) string {
-	s, _ := mesh.Defuse(cut(mesh.CleanLine(cut(dir, maxWord)), 4*api.MaxPeerText))
+	s, _ := mesh.Defuse(peers.Cut(mesh.CleanLine(peers.Cut(dir, maxWord)), 4*api.MaxPeerText))
 	return node + ":" + strings.TrimPrefix(s, node+":") // a desk has just the node
-}
-
-// cut cuts s to at most n bytes on a character boundary.
-func cut(s string, n int) string {
-	for n > 0 && n < len(s) && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:min(n, len(s))]
 }
 
 // encode makes the JSON of a type of ours, which always marshals.
