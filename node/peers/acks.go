@@ -25,9 +25,8 @@ type acks struct {
 	s    *Service
 	wake chan struct{}
 
-	mu    sync.Mutex // guards the following fields
-	dirty map[string]bool
-	gone  map[string]bool // endpoints that are not published any more and may owe something
+	mu    sync.Mutex      // guards the following fields
+	dirty map[string]bool // endpoints that may owe something
 	busy  map[string]bool // senders that are being told
 	// missed are endpoints that owe something to a sender that was busy.
 	missed map[string]bool
@@ -36,18 +35,14 @@ type acks struct {
 func newAcks(s *Service) *acks {
 	return &acks{
 		s: s, wake: make(chan struct{}, 1),
-		dirty: map[string]bool{}, gone: map[string]bool{}, busy: map[string]bool{}, missed: map[string]bool{},
+		dirty: map[string]bool{}, busy: map[string]bool{}, missed: map[string]bool{},
 	}
 }
 
 // note has an endpoint looked at soon.
 func (a *acks) note(id string) {
-	published := a.s.find(id) != nil
 	a.mu.Lock()
 	a.dirty[id] = true
-	if !published && len(a.gone) < MaxEndpoints {
-		a.gone[id] = true
-	}
 	a.mu.Unlock()
 	a.nudge()
 }
@@ -70,10 +65,8 @@ func (a *acks) run(ctx context.Context) {
 		case <-a.wake:
 			ids = a.takeDirty()
 		case <-tick.C:
+			// Those that are gone are noted by traces.
 			ids = append(a.s.Endpoints(), a.takeDirty()...)
-			a.mu.Lock()
-			ids = slices.AppendSeq(ids, maps.Keys(a.gone))
-			a.mu.Unlock()
 			slices.Sort(ids)
 			ids = slices.Compact(ids)
 		}
@@ -112,11 +105,6 @@ func (a *acks) round(ctx context.Context, ids []string) error {
 			if ack, ok := r.FinalAck(); ok {
 				targets[ack.FromEndpoint] = append(targets[ack.FromEndpoint], owed{id, r.Key(), ack})
 			}
-		}
-		if len(list) == 0 {
-			a.mu.Lock()
-			delete(a.gone, id)
-			a.mu.Unlock()
 		}
 	}
 	if len(targets) == 0 {

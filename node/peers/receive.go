@@ -21,6 +21,7 @@ func (s *Service) receive(ctx context.Context, e *endpoint, m peers.Message) (st
 	defer e.taking.Done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptTimeout)
 	defer cancel()
+	s.traces.note(ctx, e.id)
 	got, fresh, err := e.queue.Accept(ctx, m, gate(e.told(), m))
 	if err != nil {
 		return "", err

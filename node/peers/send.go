@@ -83,6 +83,7 @@ func (s *Service) Send(ctx context.Context, from string, to registry.Peer, text 
 		return outbox.Record{}, errStopping
 	}
 	defer s.work.Done()
+	s.traces.note(ctx, from)
 	if err := s.outbox.Begin(outbox.Record{MessageID: m.ID, FromEndpoint: from, ToEndpoint: to.EndpointID, ToName: to.Name, Text: text}); err != nil {
 		return outbox.Record{}, fmt.Errorf("keep the message before it is sent: %w", err)
 	}

@@ -40,6 +40,7 @@ type Service struct {
 	sent      *rates
 	acks      *acks
 	desk      *desk
+	traces    *traces
 
 	// base ends everything that runs here.
 	base context.Context
@@ -87,6 +88,7 @@ func New(cfg Config) (*Service, error) {
 	s.host, _ = os.Hostname() // for people only
 	s.acks = newAcks(s)
 	s.desk = newDesk(s)
+	s.traces = newTraces(s)
 	s.base, s.end = context.WithCancel(context.Background())
 	s.files, s.endFiles = context.WithCancel(context.Background())
 	return s, nil
@@ -109,6 +111,8 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	s.work.Go(func() { s.desk.run(s.base) })
+	s.work.Go(func() { s.acks.run(s.base) })
+	s.work.Go(func() { s.traces.run(s.base) })
 	<-ctx.Done()
 	s.stop()
 	return nil
@@ -230,7 +234,6 @@ func (s *Service) listen(ctx context.Context) (*listener, error) {
 			s.cfg.Log.Error("peers: the registry is not kept up to date", "err", err)
 		}
 	})
-	s.work.Go(func() { s.acks.run(s.base) })
 	return l, nil
 }
 

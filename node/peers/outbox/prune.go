@@ -1,6 +1,9 @@
 package outbox
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -8,6 +11,7 @@ import (
 	"time"
 
 	"opencode-mesh/node/peers/files"
+	"opencode-mesh/protocol/peers"
 )
 
 const (
@@ -36,22 +40,54 @@ func (p *pruner) due(dir string) bool {
 	return n == 0
 }
 
-// tidy removes the oldest records of a sender that are too many, and temporary files that
-// were left. What cannot be removed is left for the next time.
-func (o *Outbox) tidy(dir string) {
-	if !o.prune.due(dir) {
-		return
+// Clear removes the records of a sender of which nothing was heard since a time, and reports
+// whether nothing is left then. It is for senders that do not come back.
+func (o *Outbox) Clear(from string, before time.Time) (gone bool, err error) {
+	dir := filepath.Join(o.dir, peers.Safe(from))
+	all, err := o.readAll(dir)
+	if err != nil {
+		return false, fmt.Errorf("clear the outbox of %s: %w", from, err)
 	}
+	var errs []error
+	for _, r := range all {
+		if r.FromEndpoint == from && r.UpdatedAt < float64(before.UnixMilli()) {
+			errs = append(errs, o.sys.Remove(o.path(r.FromEndpoint, r.MessageID)))
+		}
+	}
+	o.clearTemporary(dir)
+	o.prune.forget(dir)
+	err = o.sys.Remove(dir) // if it is empty
+	return err == nil || errors.Is(err, fs.ErrNotExist), errors.Join(errs...)
+}
+
+// clearTemporary removes temporary files that were left.
+func (o *Outbox) clearTemporary(dir string) (n int) {
 	entries, err := o.sys.ReadDir(dir)
 	if err != nil {
-		return
+		return 0
 	}
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), files.TempSuffix) && time.Since(info.ModTime()) > leftAge {
 			_ = o.sys.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
-	if len(entries) <= MaxFinished {
+	return len(entries)
+}
+
+// forget forgets a sender.
+func (p *pruner) forget(dir string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.begun, dir)
+}
+
+// tidy removes the oldest records of a sender that are too many, and temporary files that
+// were left. What cannot be removed is left for the next time.
+func (o *Outbox) tidy(dir string) {
+	if !o.prune.due(dir) {
+		return
+	}
+	if o.clearTemporary(dir) <= MaxFinished {
 		return
 	}
 	all, err := o.readAll(dir)

@@ -86,11 +86,15 @@ type lock struct {
 func takeLock(ctx context.Context, sys files.FS, endpointDir string) (l *lock, err error) {
 	began := time.Now()
 	dir := filepath.Join(endpointDir, lockDir)
-	if err := files.MakeDir(sys, dir); err != nil {
-		return nil, fmt.Errorf("take the lock: %w", err)
-	}
-	for {
+	for again := false; ; {
+		if err := files.MakeDir(sys, dir); err != nil {
+			return nil, fmt.Errorf("take the lock: %w", err)
+		}
 		l, err := draw(sys, dir)
+		if errors.Is(err, fs.ErrNotExist) && !again {
+			again = true // the directory was cleared away at this moment
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("take the lock: %w", err)
 		}

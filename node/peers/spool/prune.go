@@ -3,6 +3,9 @@ package spool
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -29,6 +32,45 @@ func (q *Queue) pruneDue(ctx context.Context) bool {
 		q.pruned = q.cfg.Now() // Load was the first, or nothing was there
 	}
 	return q.cfg.Now().Sub(q.pruned) >= pruneEvery
+}
+
+// Clear forgets what has been done for long enough and, where nothing is left then, removes
+// the endpoint's directories. It reports whether they are gone. It is for endpoints that
+// nobody publishes any more.
+func (q *Queue) Clear(ctx context.Context) (gone bool, err error) {
+	wait, cancel := within(ctx, LockTimeout)
+	defer cancel()
+	if err := q.take(wait); err != nil {
+		return false, err
+	}
+	defer q.give()
+	if _, err := q.sys.Lstat(q.dir); errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	left := true
+	err = q.locked(wait, func(v *view) error {
+		v.sweep()
+		v.prune()
+		found, err := q.list() // with what is not valid
+		if left = len(found) > 0; left || err != nil {
+			return err
+		}
+		for _, s := range precedence {
+			left = left || !q.removed(string(s))
+		}
+		if !left {
+			left = !q.removed(sequenceName)
+		}
+		return nil
+	})
+	// Whoever wants the lock now keeps the directories.
+	return err == nil && !left && q.removed(lockDir) && q.removed(""), err
+}
+
+// removed removes a file or an empty directory of the endpoint's, and says whether it is gone.
+func (q *Queue) removed(name string) bool {
+	err := q.sys.Remove(filepath.Join(q.dir, name))
+	return err == nil || errors.Is(err, fs.ErrNotExist)
 }
 
 // prune forgets messages that have been done for long enough. They do no harm where they

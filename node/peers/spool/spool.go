@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"regexp"
@@ -95,30 +94,4 @@ func (s *Spool) Queue(endpoint string) *Queue {
 		cfg: s.cfg, sys: s.sys, turn: make(chan struct{}, 1),
 	})
 	return q.(*Queue)
-}
-
-// Endpoints lists the endpoints that have any record, valid or not, sorted. It takes no
-// lock.
-func (s *Spool) Endpoints() ([]string, error) {
-	dirs, err := s.sys.ReadDir(filepath.Join(s.cfg.Dir, spoolDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list the endpoints of the spool: %w", err)
-	}
-	var names []string
-	for _, d := range dirs {
-		if !d.IsDir() || !endpointName.MatchString(d.Name()) {
-			continue
-		}
-		found, err := s.Queue(d.Name()).list()
-		if err != nil {
-			return nil, err
-		}
-		if len(found) > 0 {
-			names = append(names, d.Name())
-		}
-	}
-	return names, nil
 }
