@@ -9,14 +9,11 @@ import (
 	"opencode-mesh/test/peerstub"
 )
 
-func TestKillsOfHubAndNodesAndAReceiverThatIsAwayLoseAndDoubleNothing(t *testing.T) {
+func TestKillsOfHubAndNodesOfThreeMachinesAndAReceiverThatIsAwayLoseAndDoubleNothing(t *testing.T) {
 	m := newMesh(t)
-	alpha, beta := m.machine("alpha", "all"), m.machine("beta", "all")
+	alpha, beta, gamma := m.machine("alpha", "all"), m.machine("beta", "all"), m.machine("gamma", "off")
 	bob := beta.agent("bob")
-	var senders []*peerstub.Peer
-	for i := range 3 {
-		senders = append(senders, alpha.agent(fmt.Sprintf("a%d", i)))
-	}
+	senders := []*peerstub.Peer{alpha.agent("a0"), alpha.agent("a1"), gamma.agent("c2")}
 	type sent struct {
 		by *peerstub.Peer
 		id string
@@ -26,7 +23,7 @@ func TestKillsOfHubAndNodesAndAReceiverThatIsAwayLoseAndDoubleNothing(t *testing
 	say := func(when string) {
 		t.Helper()
 		for i, p := range senders {
-			text := fmt.Sprintf("%s, from a%d", when, i)
+			text := fmt.Sprintf("%s, from the sender %d", when, i)
 			all, want = append(all, sent{p, send(t, p, "beta/bob", text)}), append(want, text)
 		}
 	}
@@ -37,7 +34,12 @@ func TestKillsOfHubAndNodesAndAReceiverThatIsAwayLoseAndDoubleNothing(t *testing
 	say("with the hub again")
 	alpha.Kill()
 	alpha.Start()
-	say("after the kill of the sender's node")
+	say("after the kill of a sender's node")
+	gamma.Kill()
+	m.Hub.Kill()
+	gamma.Start()
+	m.Hub.Start()
+	say("after the kill of the other one's and of the hub")
 	beta.Kill()
 	say("without the receiver's node")
 	beta.Start()
