@@ -55,9 +55,9 @@ func (s *Server) contextProviders(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, out)
 }
 
-// holding does something that calls nodes and may take its time.
+// holding does something about context that calls nodes and may take its time.
 func (s *Server) holding(r *http.Request, do func(context.Context) error) error {
-	ctx, done, err := s.hold(r, who(r), calls)
+	ctx, done, err := s.hold(r, who(r), asking)
 	if err != nil {
 		return err
 	}

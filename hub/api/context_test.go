@@ -72,6 +72,11 @@ func TestAContextQueryReachesTheNodesThatWereConsentedTo(t *testing.T) {
 		}
 	}
 
+	d.Targets[0].ID, d.ContextQuery = "t-2", "the query of before"
+	if status, e, _ := s.call(http.MethodPost, "/v1/tasks", alice, d); status != http.StatusBadRequest || !strings.Contains(e.Message, "leave it out") {
+		t.Errorf("what is no id of a query: %d %v", status, e)
+	}
+
 	// Providers of a node are an operator's.
 	for path, want := range map[string]map[string]int{
 		"/v1/context/consents/beta/issues":  {alice: http.StatusForbidden, boss: http.StatusNoContent},

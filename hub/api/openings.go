@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"opencode-mesh/hub/access"
+	"opencode-mesh/hub/federation"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -19,6 +20,9 @@ const (
 	// maxCalls is how many requests to services one identity may have under way, at
 	// all nodes together.
 	maxCalls = 8192
+	// maxAsking is how many requests about context one identity may have under way: a
+	// quarter of what the federation takes from everybody, since each calls many nodes.
+	maxAsking = federation.MaxQueries / 4
 )
 
 // kind is a kind of opening.
@@ -28,12 +32,13 @@ const (
 	tunnels kind = iota
 	streams
 	calls
+	asking
 	kinds
 )
 
 var (
-	maxOpenings  = [kinds]int{tunnels: maxTunnels, streams: maxStreams, calls: maxCalls}
-	openingNames = [kinds]string{tunnels: "tunnels", streams: "event streams and waits", calls: "requests to services"}
+	maxOpenings  = [kinds]int{tunnels: maxTunnels, streams: maxStreams, calls: maxCalls, asking: maxAsking}
+	openingNames = [kinds]string{tunnels: "tunnels", streams: "event streams and waits", calls: "requests to services", asking: "requests about context"}
 )
 
 // opening is a tunnel or a stream.

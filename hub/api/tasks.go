@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"opencode-mesh/hub/federation"
 	"opencode-mesh/hub/relay"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
@@ -27,6 +28,10 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	var d api.Dispatch
 	if err := decode(w, r, api.MaxBody, &d); err != nil {
 		s.fail(w, r, err)
+		return
+	}
+	if d.ContextQuery != "" && !federation.ValidID(d.ContextQuery) {
+		s.fail(w, r, api.Errorf(api.CodeBadRequest, "context_query is the id that the answer to a context query has, not %q: give that, or leave it out", quoted(d.ContextQuery)))
 		return
 	}
 	made, err := s.submit(r, d)

@@ -2,6 +2,7 @@ package federation_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -135,5 +136,29 @@ func TestProvidersAreListedWithWhatTheyNeed(t *testing.T) {
 	own, err := r.Providers(t.Context(), federation.Asker{Party: api.Party{ID: "id_alpha", Name: "alpha"}})
 	if err != nil || own.Providers[0].NeedsConsent || own.Providers[0].DataFlow.Egress {
 		t.Errorf("%v %+v", err, own.Providers)
+	}
+}
+
+func TestPlacesThatAreNotShownAreToldOf(t *testing.T) {
+	alpha := gives("alpha")
+	for i := range 40 {
+		alpha.scopes = append(alpha.scopes, fmt.Sprint("vendor:", i))
+	}
+	r := newRig(t, alpha)
+	r.trusts(desk, "alpha")
+	list := func() api.ContextProvider {
+		t.Helper()
+		out, err := r.Providers(t.Context(), desk)
+		if err != nil || len(out.Providers) != 2 {
+			t.Fatalf("%+v %v", out, err)
+		}
+		return out.Providers[1]
+	}
+	if p := list(); len(p.DataFlow.EgressScopes) != 32 || !strings.Contains(p.Error, "40 places") {
+		t.Errorf("%+v", p)
+	}
+	alpha.scopes = alpha.scopes[:32]
+	if p := list(); len(p.DataFlow.EgressScopes) != 32 || p.Error != "" {
+		t.Errorf("%+v", p)
 	}
 }

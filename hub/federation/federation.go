@@ -3,8 +3,6 @@ package federation
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"slices"
@@ -18,6 +16,10 @@ import (
 	"opencode-mesh/protocol/ocp"
 	"opencode-mesh/store"
 )
+
+// MaxQueries is how many queries are under way at once: each holds the answers of up to
+// api.MaxContextNodes nodes in memory.
+const MaxQueries = 32
 
 // Node is a connected node as a query reaches it. Its errors are fit to be shown to the
 // asker.
@@ -60,16 +62,16 @@ type Federation struct {
 	cfg Config
 	log *slog.Logger
 
-	mu sync.Mutex // guards next and, over a commit, the order of records
-	// next is the number of the next record, 0 before the log was looked at.
-	next uint64
+	slots   chan struct{} // one for each query that is under way
+	journal journal
+	knowing chan struct{} // holds a value while the journal is being read
 
 	running running
 }
 
 // New makes a Federation.
 func New(cfg Config) *Federation {
-	f := &Federation{cfg: cfg, log: cfg.Log}
+	f := &Federation{cfg: cfg, log: cfg.Log, slots: make(chan struct{}, MaxQueries), knowing: make(chan struct{}, 1)}
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
@@ -89,6 +91,14 @@ type leg struct {
 func (f *Federation) Query(ctx context.Context, a Asker, q api.ContextQuery) (api.ContextResult, error) {
 	if err := check(&q); err != nil {
 		return api.ContextResult{}, err
+	}
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	default:
+		e := api.Errorf(api.CodeRateLimited, "%d context queries are under way, more are not taken; try again in a moment", MaxQueries)
+		e.RetryAfter = time.Second
+		return api.ContextResult{}, e
 	}
 	// What is revoked from here on reaches this query, what was before is not among the
 	// consents any more.
@@ -246,10 +256,4 @@ const maxDetail = 512
 
 func failed(node, why string) leg {
 	return leg{ContextLeg: api.ContextLeg{Node: node, Outcome: api.ContextFailed, Error: shown.Line(why, maxDetail)}}
-}
-
-func newID() string {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b) // never fails
-	return "ctx_" + hex.EncodeToString(b)
 }

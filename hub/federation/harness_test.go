@@ -24,6 +24,7 @@ type machine struct {
 	party  api.Party
 	answer func(api.ContextAsk) (api.ContextAnswer, error)
 	wait   func(context.Context) // before it answers
+	scopes []string              // of its provider
 
 	mu       sync.Mutex
 	asked    []api.ContextAsk
@@ -43,7 +44,7 @@ func (m *machine) Ask(ctx context.Context, ask api.ContextAsk) (api.ContextAnswe
 }
 
 func (m *machine) Providers(context.Context) (api.ContextProviders, error) {
-	return api.ContextProviders{Providers: []api.ContextProvider{{ID: "memory", Name: "what \x1b[31mit remembers"}}}, nil
+	return api.ContextProviders{Providers: []api.ContextProvider{{ID: "memory", Name: "what \x1b[31mit remembers", DataFlow: ocp.DataFlow{EgressScopes: m.scopes}}}}, nil
 }
 
 func (m *machine) Consent(_ context.Context, provider string, c *api.ContextConsent) error {

@@ -2,11 +2,15 @@ package federation
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"slices"
 	"strconv"
 
+	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/store"
 )
@@ -25,72 +29,107 @@ func place(number uint64) string {
 	return logSetting + strconv.FormatUint(number%api.MaxContextQueries, 10)
 }
 
-// entries are all records, the newest first.
-func (f *Federation) entries(ctx context.Context) (list []entry, err error) {
-	for i := range uint64(api.MaxContextQueries) {
-		data, _, err := f.cfg.Store.Setting(ctx, place(i))
-		if errors.Is(err, store.ErrNotFound) {
-			continue
-		}
-		var e entry
-		if err == nil {
-			err = json.Unmarshal(data, &e)
-		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, e)
+func newID() string {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails
+	return "ctx_" + hex.EncodeToString(b)
+}
+
+var idPattern = regexp.MustCompile(`^ctx_[0-9a-f]{32}$`)
+
+// ValidID reports whether a text can be the id of a query.
+func ValidID(id string) bool { return idPattern.MatchString(id) }
+
+// stored is what is in the place of a number, an entry without a number where nothing is.
+func (f *Federation) stored(ctx context.Context, number uint64) (e entry, rev store.Rev, err error) {
+	data, rev, err := f.cfg.Store.Setting(ctx, place(number))
+	if errors.Is(err, store.ErrNotFound) {
+		return entry{}, 0, nil
 	}
-	slices.SortFunc(list, func(a, b entry) int { return int(int64(b.Number - a.Number)) })
-	return list, nil
+	if err == nil {
+		err = json.Unmarshal(data, &e)
+	}
+	return e, rev, err
+}
+
+// put stores an entry in its place; store.ErrConflict if something else is there than at
+// rev.
+func (f *Federation) put(ctx context.Context, e entry, rev store.Rev) error {
+	data, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = f.cfg.Store.PutSetting(ctx, place(e.Number), data, rev)
+	return err
+}
+
+// know reads the records into the journal, once. Who comes meanwhile waits for that.
+func (f *Federation) know(ctx context.Context) error {
+	if f.journal.read() {
+		return nil
+	}
+	select {
+	case f.knowing <- struct{}{}:
+		defer func() { <-f.knowing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if f.journal.read() {
+		return nil
+	}
+	var list []entry
+	for i := range uint64(api.MaxContextQueries) {
+		e, _, err := f.stored(ctx, i)
+		if err != nil {
+			return err
+		}
+		if e.Number > 0 {
+			list = append(list, e)
+		}
+	}
+	f.journal.fill(list)
+	return nil
 }
 
 // record notes a query. It is waited for, so that what is cited in a task is known.
 func (f *Federation) record(ctx context.Context, r api.ContextRecord) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	if err := f.know(ctx); err != nil {
+		return err
+	}
+	number := f.journal.take(r.ID)
 	for range changeTries {
-		if f.next == 0 {
-			all, err := f.entries(ctx)
-			if err != nil {
-				return err
-			}
-			f.next = 1
-			if len(all) > 0 {
-				f.next = all[0].Number + 1
-			}
-		}
-		number := f.next
-		data, err := json.Marshal(entry{number, r})
+		old, rev, err := f.stored(ctx, number)
 		if err != nil {
 			return err
 		}
-		_, rev, err := f.cfg.Store.Setting(ctx, place(number))
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
+		if old.Number > number { // so many were recorded meanwhile that this is forgotten already
+			return nil
+		}
+		err = f.put(ctx, entry{number, r}, rev)
+		if !errors.Is(err, store.ErrConflict) { // the one before got its tasks noted
 			return err
 		}
-		if _, err = f.cfg.Store.PutSetting(ctx, place(number), data, rev); errors.Is(err, store.ErrConflict) {
-			f.next = 0 // another hub process counts, too
-			continue
-		}
-		if err == nil {
-			f.next++
-		}
-		return err
 	}
-	return api.Errorf(api.CodeConflict, "queries are being recorded by somebody else; try again")
+	return errBeingRecorded
 }
+
+var errBeingRecorded = api.Errorf(api.CodeConflict, "queries are being recorded by somebody else; try again")
 
 // Records lists what was asked, newest first: an operator sees all, anybody else their
 // own.
 func (f *Federation) Records(ctx context.Context, a Asker, limit int) (api.ContextRecords, error) {
 	out := api.ContextRecords{Queries: []api.ContextRecord{}}
-	all, err := f.entries(ctx)
-	if err != nil {
+	if err := f.know(ctx); err != nil {
 		return out, err
 	}
-	for _, e := range all {
+	last := f.journal.last()
+	for back := range min(last, api.MaxContextQueries) {
+		number := last - back
+		e, _, err := f.stored(ctx, number)
 		switch {
+		case err != nil:
+			return out, err
+		case e.Number != number: // not stored yet, or it could not be
 		case !a.Operator && e.Record.Asker.ID != a.ID:
 		case len(out.Queries) == limit:
 			out.More = true
@@ -105,31 +144,33 @@ func (f *Federation) Records(ctx context.Context, a Asker, limit int) (api.Conte
 // Used notes the tasks into which a query's frames were put. A query that is forgotten,
 // or of somebody else, is none.
 func (f *Federation) Used(ctx context.Context, a Asker, id string, tasks []string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all, err := f.entries(ctx)
-	if err != nil {
+	if err := f.know(ctx); err != nil {
 		return err
 	}
-	for _, e := range all {
-		if e.Record.ID != id || e.Record.Asker.ID != a.ID {
-			continue
+	for range changeTries {
+		number, known := f.journal.number(id)
+		if !known {
+			return noQuery(id)
+		}
+		e, rev, err := f.stored(ctx, number)
+		switch {
+		case err != nil:
+			return err
+		case e.Record.ID != id || e.Record.Asker.ID != a.ID:
+			return noQuery(id)
 		}
 		for _, task := range tasks {
 			if !slices.Contains(e.Record.Tasks, task) && len(e.Record.Tasks) < api.MaxContextNodes {
 				e.Record.Tasks = append(e.Record.Tasks, task)
 			}
 		}
-		_, rev, err := f.cfg.Store.Setting(ctx, place(e.Number))
-		if err != nil {
+		if err = f.put(ctx, e, rev); !errors.Is(err, store.ErrConflict) {
 			return err
 		}
-		data, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		_, err = f.cfg.Store.PutSetting(ctx, place(e.Number), data, rev)
-		return err
 	}
-	return api.Errorf(api.CodeNotFound, "there is no query %s of yours", id)
+	return errBeingRecorded
+}
+
+func noQuery(id string) error {
+	return api.Errorf(api.CodeNotFound, "there is no query %s of yours", shown.Line(id, api.MaxName))
 }

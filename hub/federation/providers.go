@@ -3,6 +3,7 @@ package federation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -88,8 +89,13 @@ func given(c ocp.Consent) *api.ContextConsent {
 	return &api.ContextConsent{Scope: c.GrantedScope, GrantedAt: c.GrantedAt}
 }
 
-// maxWhere is the longest address of a provider, in bytes.
-const maxWhere = 512
+// Bounds of what a node says of a provider.
+const (
+	// maxWhere is the longest address, name and scope, in bytes.
+	maxWhere = 512
+	// maxWords is how many kinds, changes and scopes are shown.
+	maxWords = 32
+)
 
 // tidyProvider makes what a node says of a provider fit to be shown. What it is called
 // under here is no word of the node's.
@@ -97,10 +103,13 @@ func tidyProvider(node string, v api.ContextProvider) api.ContextProvider {
 	id := shown.Line(v.ID, api.MaxName)
 	out := api.ContextProvider{
 		ID: node + "/" + id, Node: node, Name: shown.Line(v.Name, maxWhere), Version: shown.Line(v.Version, api.MaxName),
-		Where: shown.Line(v.Where, maxWhere), Kinds: shown.Lines(v.Kinds, len(allKinds), api.MaxName), DataFlow: v.DataFlow,
-		NeedsConsent: v.NeedsConsent, Changed: shown.Lines(v.Changed, len(allKinds), api.MaxName), Error: shown.Line(v.Error, maxDetail),
+		Where: shown.Line(v.Where, maxWhere), Kinds: shown.Lines(v.Kinds, maxWords, api.MaxName), DataFlow: v.DataFlow,
+		NeedsConsent: v.NeedsConsent, Changed: shown.Lines(v.Changed, maxWords, api.MaxName), Error: shown.Line(v.Error, maxDetail),
 	}
-	out.DataFlow.EgressScopes = shown.Lines(v.DataFlow.EgressScopes, len(allKinds), maxWhere)
+	out.DataFlow.EgressScopes = shown.Lines(v.DataFlow.EgressScopes, maxWords, maxWhere)
+	if n := len(v.DataFlow.EgressScopes); n > maxWords && out.Error == "" { // nobody consents to what is not seen
+		out.Error = fmt.Sprintf("it sends data to %d places, of which %d are shown: look at the node itself with meshnode ocp providers before you consent", n, maxWords)
+	}
 	if c := v.Consent; c != nil {
 		at := c.GrantedAt
 		if at.Year() < 0 || at.Year() > 9999 { // it could not be encoded again
@@ -110,6 +119,3 @@ func tidyProvider(node string, v api.ContextProvider) api.ContextProvider {
 	}
 	return out
 }
-
-// allKinds bounds lists of words that a node says of a provider.
-var allKinds = [...]ocp.FrameKind{ocp.KindSnippet, ocp.KindSymbol, ocp.KindFact, ocp.KindDoc, ocp.KindMemory, ocp.KindEpisode, ocp.KindGraph}
