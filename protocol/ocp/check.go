@@ -14,7 +14,8 @@ const (
 	MaxFrameText = 1 << 10
 	// MaxFrameURI is the longest URI.
 	MaxFrameURI = 4 << 10
-	// MaxFrameRest bounds the provenance and the relations of a frame together.
+	// MaxFrameRest bounds everything else beside the content together: kind, times,
+	// provenance, relations, embedding and what contextgraph/1 says of the content.
 	MaxFrameRest = 32 << 10
 	// MaxShown is how much of a title, a label, a URI and a name stands in a quote and in
 	// its Usage.
@@ -23,7 +24,7 @@ const (
 
 // FrameError says what is wrong with a frame.
 type FrameError struct {
-	ID     string // of the frame; may be empty
+	ID     string // of the frame, its first MaxShown bytes; may be empty
 	Field  string // as on the wire
 	Reason string
 }
@@ -33,7 +34,7 @@ func (e *FrameError) Error() string {
 }
 
 func (f *Frame) fault(field, format string, args ...any) error {
-	return &FrameError{ID: f.ID, Field: field, Reason: fmt.Sprintf(format, args...)}
+	return &FrameError{ID: cut(f.ID, MaxShown), Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // Check tells what makes a frame invalid in either family, as *FrameError: a score
@@ -61,21 +62,42 @@ func (f *Frame) checkRest() error {
 		most         int
 	}{{"id", f.ID, MaxFrameText}, {"title", f.Title, MaxFrameText}, {"citation_label", f.CitationLabel, MaxFrameText}, {"uri", f.URI, MaxFrameURI}} {
 		if len(v.value) > v.most {
-			short := Frame{ID: f.ID[:min(len(f.ID), MaxShown)]}
-			return short.fault(v.field, "has %d bytes, at most %d may be", len(v.value), v.most)
+			return f.fault(v.field, "has %d bytes, at most %d may be", len(v.value), v.most)
 		}
 	}
-	rest := 0
-	for _, p := range f.Provenance {
-		rest += len(p.Type) + len(p.URI) + len(p.Range) + len(p.Digest) + len(p.Method) + len(p.By)
-	}
-	for _, r := range f.Relations {
-		rest += len(r.Rel) + len(r.TargetURI) + len(r.DisplayName)
-	}
-	if rest > MaxFrameRest {
-		return f.fault("provenance", "and relations have %d bytes, at most %d may be", rest, MaxFrameRest)
+	if n := f.restBytes(); n > MaxFrameRest {
+		return f.fault("provenance", "and what else stands beside its content have %d bytes, at most %d may be", n, MaxFrameRest)
 	}
 	return nil
+}
+
+// restBytes is how much else stands beside the content.
+func (f *Frame) restBytes() int {
+	n := 0
+	add := func(texts ...string) {
+		for _, t := range texts {
+			n += len(t)
+		}
+	}
+	add(string(f.Kind), f.ValidFrom, f.ValidTo, f.RecordedAt, f.ContentDigest)
+	add(string(f.Representation), f.ContentFidelity, f.CanonicalContentHash, f.MinimumContentFidelity, f.InlineContentRequirement, f.TokenizerRef)
+	for _, p := range f.Provenance {
+		add(p.Type, p.URI, p.Range, p.Digest, p.Method, p.By)
+	}
+	for _, r := range f.Relations {
+		add(r.Rel, r.TargetURI, r.DisplayName)
+	}
+	if e := f.Embedding; e != nil {
+		add(e.Fingerprint)
+		n += len(e.Vector) * 4 // a float32
+	}
+	if c := f.ContentRef; c != nil {
+		add(c.ProviderID, c.URI, c.ExpiresAt)
+	}
+	if t := f.Transform; t != nil {
+		add(t.Method, t.Implementation, t.Version)
+	}
+	return n
 }
 
 // CheckExact tells, as *FrameError, where a frame breaks the rules that

@@ -78,8 +78,8 @@ func (s *Seen) Add(c *Cited) {
 // Compose makes frames a quote for a prompt, in a data frame each (see mesh.Frame):
 // cited by number, with all markers in them defused, and its head and content within the
 // data frame, since the provider wrote both. The nonce is that of the message,
-// see mesh.NewNonce. The order is that of node, provider, id and digest, so that the
-// same frames give the same text. No frames give "".
+// see mesh.NewNonce. The order is that of node, provider, id, content and then of all
+// else that is shown, so that the same frames give the same text. No frames give "".
 func Compose(frames []Cited, nonce string) (text string, usage Usage) {
 	frames = slices.Clone(frames)
 	slices.SortStableFunc(frames, func(a, b Cited) int {
@@ -87,6 +87,11 @@ func Compose(frames []Cited, nonce string) (text string, usage Usage) {
 			strings.Compare(a.Node, b.Node),
 			strings.Compare(a.Provider, b.Provider),
 			strings.Compare(a.Frame.ID, b.Frame.ID),
+			strings.Compare(a.Frame.Content, b.Frame.Content),
+			strings.Compare(a.Frame.CitationLabel, b.Frame.CitationLabel),
+			strings.Compare(a.Frame.Title, b.Frame.Title),
+			strings.Compare(a.Frame.URI, b.Frame.URI),
+			strings.Compare(string(a.Frame.Kind), string(b.Frame.Kind)),
 		)
 	})
 	usage.Frames = make([]Used, 0, len(frames))

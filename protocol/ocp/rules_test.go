@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -243,6 +244,7 @@ func TestWhatStandsAroundAContentCannotOutweighIt(t *testing.T) {
 		"citation_label": func(f *ocp.Frame) { f.CitationLabel = long },
 		"uri":            func(f *ocp.Frame) { f.URI = long },
 		"provenance":     func(f *ocp.Frame) { f.Provenance = []ocp.Provenance{{Type: "file", URI: long}} },
+		"score":          func(f *ocp.Frame) { f.ID, f.Score = long, 2 },
 	} {
 		frame := fits
 		f(&frame)
@@ -258,6 +260,67 @@ func TestWhatStandsAroundAContentCannotOutweighIt(t *testing.T) {
 	if err := fits.Check(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestNoMemberOfAFrameIsForgottenWhenItIsWeighed(t *testing.T) {
+	fits := ocp.Frame{ID: "1", Kind: ocp.KindFact, Title: "T", CitationLabel: "L", Content: "four", TokenCost: 1}
+	counted := map[string]bool{"ID": true, "Title": true, "CitationLabel": true, "URI": true, "Content": true} // each by itself
+	long := strings.Repeat("x", ocp.MaxFrameRest+1)
+	var stuff func(v reflect.Value) bool // puts the long text into the first place for one
+	stuff = func(v reflect.Value) bool {
+		switch v.Kind() {
+		case reflect.String:
+			v.SetString(long)
+			return true
+		case reflect.Pointer:
+			v.Set(reflect.New(v.Type().Elem()))
+			return stuff(v.Elem())
+		case reflect.Slice:
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			return stuff(v.Index(0))
+		case reflect.Struct:
+			return stuff(v.Field(v.NumField()-1)) || stuff(v.Field(0))
+		}
+		return false // a number
+	}
+	weighed := 0
+	for i := range reflect.TypeFor[ocp.Frame]().NumField() {
+		name := reflect.TypeFor[ocp.Frame]().Field(i).Name
+		frame := fits
+		if counted[name] || !stuff(reflect.ValueOf(&frame).Elem().Field(i)) {
+			continue
+		}
+		weighed++
+		var fault *ocp.FrameError
+		if err := frame.Check(); !errors.As(err, &fault) {
+			t.Errorf("%s of %d bytes costs nothing: %v", name, len(long), err)
+		}
+	}
+	if weighed < 14 {
+		t.Errorf("only %d members were tried", weighed)
+	}
+	vector := fits
+	vector.Embedding = &ocp.FrameEmbedding{Fingerprint: "m/1", Vector: make([]float32, ocp.MaxFrameRest/4)}
+	if vector.Check() == nil {
+		t.Error("a vector costs nothing")
+	}
+}
+
+func TestTheOrderOfAQuoteDependsOnNothingButItsFrames(t *testing.T) {
+	var frames []ocp.Cited
+	for _, content := range []string{"one", "two", "three"} { // a provider that gives one id to all
+		frames = append(frames, ocp.Cited{Provider: "p", Frame: ocp.Frame{ID: "same", Kind: ocp.KindFact, Title: "T", CitationLabel: "L", Content: content, TokenCost: 1}})
+	}
+	twin := frames[0]
+	twin.Frame.Title = "another title"
+	frames = append(frames, twin)
+	const nonce = "0123456789abcdef0123456789abcdef"
+	want, _ := ocp.Compose(frames, nonce)
+	rapid.Check(t, func(t *rapid.T) {
+		if got, _ := ocp.Compose(rapid.Permutation(frames).Draw(t, "order"), nonce); got != want {
+			t.Fatalf("got\n%s\nwant\n%s", got, want)
+		}
+	})
 }
 
 func TestAClaimCountsBetweenAQuarterOfTheBytesAndAllOfThem(t *testing.T) {

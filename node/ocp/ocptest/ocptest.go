@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"opencode-mesh/node/internal/proc"
 	"opencode-mesh/protocol/ocp"
 )
 
@@ -59,6 +60,7 @@ const (
 	Late           Behaviour = "late"            // answers the first query too late, then at once
 	ShowsEnv       Behaviour = "shows-env"       // its environment as content
 	HasChild       Behaviour = "has-child"       // a child that would outlive it; its pid as content
+	LeavesReader   Behaviour = "leaves-reader"   // a child in a session of its own that holds stdin and reads nothing; its pid as a line
 	Redirects      Behaviour = "redirects"       // HTTP: 307 to the same address
 	BreaksHTTP     Behaviour = "breaks-http"     // HTTP: 500 with an error message as body
 )
@@ -91,7 +93,11 @@ func Main() {
 
 // Serve is a provider on a pair of streams, and returns its exit code.
 func Serve(b Behaviour, in io.Reader, out io.Writer) int {
-	if b == HangsAtOnce {
+	switch b {
+	case LeavesReader:
+		_, _ = io.WriteString(out, spawnReader()+"\n")
+		fallthrough
+	case HangsAtOnce:
 		time.Sleep(time.Hour)
 	}
 	p := provider{behaviour: b}
@@ -318,6 +324,22 @@ func spawnSleeper() string {
 	}
 	cmd := exec.Command(self, sleeper)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // it holds both streams
+	if err := cmd.Start(); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(cmd.Process.Pid)
+}
+
+// spawnReader starts a child that the end of this one's group does not reach, with its
+// stdin, and returns its pid.
+func spawnReader() string {
+	self, err := os.Executable()
+	if err != nil {
+		return err.Error()
+	}
+	cmd := exec.Command(self, sleeper)
+	cmd.Stdin = os.Stdin
+	proc.Detach(cmd)
 	if err := cmd.Start(); err != nil {
 		return err.Error()
 	}

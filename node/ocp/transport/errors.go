@@ -17,7 +17,7 @@ type VersionMismatchError struct {
 }
 
 func (e *VersionMismatchError) Error() string {
-	return fmt.Sprintf("version mismatch: provider %q speaks %q, this host %q", e.Provider, e.ProviderVersion, e.Host)
+	return fmt.Sprintf("version mismatch: provider %q speaks %q, this host %q", clip(e.Provider), clip(e.ProviderVersion), e.Host)
 }
 
 // WireError is an answer that is no message.

@@ -291,7 +291,10 @@ func (p *Process) send(ctx context.Context, line []byte) error {
 		return nil
 	case <-ctx.Done():
 		// It does not read. Nothing more can be said to it, and the writer ends with it.
+		// What escaped its group may hold the other end of the pipe: closing ours ends the
+		// write in any case.
 		p.end()
+		_ = p.stdin.Close()
 		<-written //nolint:errcheck // it was told to end
 		return p.overdue(ctx, started)
 	}

@@ -169,6 +169,32 @@ func TestAChildThatReadsNothingCannotHoldItsHost(t *testing.T) {
 	}
 }
 
+// What a child started may have its stdin, read nothing from it and outlive it.
+func TestWhatOutlivesAChildCannotHoldItsHost(t *testing.T) {
+	p := spawn(t, ocptest.LeavesReader)
+	line, err := p.Receive(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(line)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := left.Kill(); err != nil {
+			t.Errorf("it was ended with the child, so that nothing held the pipe: %v", err)
+		}
+	}()
+	var timeout *transport.TimeoutError
+	if err := p.Send(brief(t), []byte(strings.Repeat("x", 1<<20))); !errors.As(err, &timeout) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestALineThatNobodyAskedForBreaksTheConnection(t *testing.T) {
 	p := spawn(t, ocptest.AnswersTwice)
 	handshake(t, p, ocp.VersionOCP)
@@ -222,6 +248,18 @@ func TestAChildThatStaysIsEndedWithAllThatItStarted(t *testing.T) {
 	defer h.Close()
 	if err := h.Wait(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatAProviderSaysOfItselfIsCutInErrors(t *testing.T) {
+	long := strings.Repeat("ä", 1<<16) + "\x1b[31m"
+	for _, err := range []error{
+		&transport.VersionMismatchError{Host: ocp.VersionOCP, Provider: long, ProviderVersion: long},
+		&transport.ProviderError{ID: "p", Code: long, Message: long},
+	} {
+		if text := err.Error(); len(text) > 2000 || strings.Contains(text, "\x1b") {
+			t.Errorf("%d bytes: %.200s", len(text), text)
+		}
 	}
 }
 
