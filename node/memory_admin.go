@@ -12,16 +12,12 @@ import (
 	"opencode-mesh/protocol/ocp"
 )
 
-// maxAdminQuery is the largest query on the admin socket, in bytes: with as many anchors as
-// there may be.
-const maxAdminQuery = 1 << 20
-
 // memoryRoutes are those for the node's memory on the admin socket: who may use it owns
 // the machine, and sees all that is remembered.
 func memoryRoutes(mux chi.Router, n *Node) {
 	mux.Post("/memory/query", func(w http.ResponseWriter, r *http.Request) {
 		var q ocp.Query
-		err := decodeBody(r, maxAdminQuery, &q)
+		err := decodeBody(r, maxContextBody, &q)
 		var result ocp.Result
 		if err == nil {
 			result, err = n.Remembered(r.Context(), q)
@@ -40,10 +36,7 @@ func (n *Node) Remembered(ctx context.Context, q ocp.Query) (ocp.Result, error) 
 		return ocp.Result{}, err
 	}
 	result, err := n.memory.Query(ctx, q, memory.Scope{All: true})
-	switch {
-	case errors.Is(err, memory.ErrAsOf):
-		return result, api.Errorf(api.CodeBadRequest, "%v", err)
-	case errors.Is(err, memory.ErrClosed):
+	if errors.Is(err, memory.ErrClosed) {
 		return result, api.Errorf(api.CodeShuttingDown, "the node stops")
 	}
 	return result, err

@@ -168,8 +168,36 @@ func TestAsOfReturnsWhatWasKnownAndHeldThen(t *testing.T) {
 			t.Errorf("as of %s: %v, want %v", c.asOf, got, c.want)
 		}
 	}
-	if _, err := x.Query(context.Background(), ocp.Query{Goal: "walrus", AsOf: "yesterday", MaxFrames: 1, MaxTokens: 1}, Scope{All: true}); !errors.Is(err, ErrAsOf) {
+	if _, err := x.Query(context.Background(), ocp.Query{Goal: "walrus", AsOf: "yesterday", MaxFrames: 1, MaxTokens: 1}, Scope{All: true}); err == nil || !strings.Contains(err.Error(), "as_of") {
 		t.Errorf("a time that is none: %v", err)
+	}
+}
+
+func TestFramesOfAKindAreFoundHoweverManyOthersAreBetter(t *testing.T) {
+	x := newIndex(t, Config{})
+	var items []Item
+	for i := range 900 {
+		items = append(items, item(fmt.Sprint("better", i), "walrus walrus walrus"))
+	}
+	for i := range 3 {
+		it := item(fmt.Sprint("fact", i), "walrus, and "+strings.Repeat("much that is of something else ", 20))
+		it.Kind, it.At = ocp.KindFact, day(2)
+		items = append(items, it)
+	}
+	put(t, x, items...)
+	facts := ocp.Query{Goal: "walrus", Kinds: []ocp.FrameKind{ocp.KindFact}, MaxFrames: 3}
+	res := ask(t, x, facts, Scope{All: true})
+	if got := ids(res); !slices.Equal(got, []string{"fact0", "fact1", "fact2"}) || res.Truncated {
+		t.Errorf("got %v, truncated %v", got, res.Truncated)
+	}
+	facts.MaxFrames = 2
+	if res = ask(t, x, facts, Scope{All: true}); len(res.Frames) != 2 || *res.DroppedEstimate != 1 {
+		t.Errorf("got %v, %v dropped", ids(res), *res.DroppedEstimate)
+	}
+	many := ask(t, x, ocp.Query{Goal: "walrus", Kinds: []ocp.FrameKind{ocp.KindEpisode}, MaxFrames: 10}, Scope{All: true})
+	// The best are all of this kind, so all are taken for such.
+	if len(many.Frames) != 10 || *many.DroppedEstimate != 893 {
+		t.Errorf("%d frames, %v dropped", len(many.Frames), *many.DroppedEstimate)
 	}
 }
 

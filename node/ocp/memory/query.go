@@ -3,7 +3,6 @@ package memory
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,6 +29,9 @@ const (
 	maxFetched = 256
 	// minFetched is how many are read at least, so that equals can be told apart.
 	minFetched = 32
+	// lookAhead is how many candidates for each item that is wanted are looked at first for
+	// their kinds and times; then twice as many each time, while there are too few.
+	lookAhead = 8
 )
 
 // How much what counts; an item that has all words in the best way scores 1.
@@ -51,14 +53,12 @@ const (
 	overWeight = 0.5
 )
 
-// ErrAsOf is the error of a query whose as_of is no time.
-var ErrAsOf = errors.New("as_of is no time such as 2026-01-31T12:00:00Z")
-
 // candidate is an item that matches.
 type candidate struct {
 	doc       uint64
 	relevance float64 // of the words, 0 to 1
 	anchor    float64 // 0 to 1
+	total     float64 // score, once all that counts is known
 }
 
 func (c candidate) score() float64 {
@@ -66,15 +66,15 @@ func (c candidate) score() float64 {
 }
 
 // Query answers within the budget of q and with nothing that is outside of scope. Frames
-// come best first; scores are from 0 to 1. ErrAsOf is its only error that is the asker's
-// fault.
+// come best first; scores are from 0 to 1. What was left out is counted, or, where kinds or
+// a time are asked for, estimated. q is as api.CheckContextQuery leaves it.
 func (x *Index) Query(ctx context.Context, q ocp.Query, scope Scope) (ocp.Result, error) {
 	empty := ocp.Result{Frames: []ocp.Frame{}}
 	var asOf time.Time
 	if q.AsOf != "" {
 		var err error
 		if asOf, err = time.Parse(time.RFC3339Nano, q.AsOf); err != nil {
-			return empty, ErrAsOf
+			return empty, fmt.Errorf("memory: as_of: %w", err)
 		}
 	}
 	prefix := scope.prefix()
@@ -83,26 +83,23 @@ func (x *Index) Query(ctx context.Context, q ocp.Query, scope Scope) (ocp.Result
 	}
 	var packed ocp.Result
 	err := x.look(ctx, func(r index.IndexReader) error {
-		s := &search{ctx: ctx, reader: r, prefix: prefix, found: map[uint64]*candidate{}}
+		s := &search{ctx: ctx, reader: r, prefix: prefix, at: map[uint64]int{}}
 		if err := s.words(q); err != nil {
 			return err
 		}
 		if err := s.anchors(q.Anchors); err != nil {
 			return err
 		}
-		list, err := s.filtered(q.Kinds, asOf)
+		wanted := min(maxFetched, max(minFetched, 2*int(min(q.MaxFrames, maxFetched))))
+		list, matched, err := s.best(wanted, q.Kinds, asOf)
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(list, func(a, b candidate) int {
-			return cmp.Or(cmp.Compare(b.score(), a.score()), cmp.Compare(b.doc, a.doc))
-		})
-		fetch := min(maxFetched, max(minFetched, 2*int(min(q.MaxFrames, maxFetched))))
-		hits, err := s.fetch(list[:min(len(list), fetch)], scope, asOf)
+		hits, err := s.fetch(list, scope, asOf)
 		if err != nil {
 			return err
 		}
-		packed = pack(hits, len(list), q, s.stems())
+		packed = pack(hits, matched, q, s.stems())
 		return nil
 	})
 	if err != nil {
@@ -117,7 +114,8 @@ type search struct {
 	reader index.IndexReader
 	prefix string
 	terms  []*term
-	found  map[uint64]*candidate
+	found  []candidate
+	at     map[uint64]int // by document, where it is in found
 }
 
 // term is a word that is looked for.
@@ -226,13 +224,15 @@ func (s *search) add(t *term, sum float64) error {
 	})
 }
 
+// candidate is the one of a document. It is good until the next call.
 func (s *search) candidate(doc uint64) *candidate {
-	c := s.found[doc]
-	if c == nil {
-		c = &candidate{doc: doc}
-		s.found[doc] = c
+	at, ok := s.at[doc]
+	if !ok {
+		at = len(s.found)
+		s.at[doc] = at
+		s.found = append(s.found, candidate{doc: doc})
 	}
-	return c
+	return &s.found[at]
 }
 
 // each calls fn for every item of the scope that has a term.
@@ -290,34 +290,49 @@ func (s *search) anchors(list []string) error {
 	return nil
 }
 
-// filtered are the candidates that the query's kinds and time leave.
-func (s *search) filtered(kinds []ocp.FrameKind, asOf time.Time) ([]candidate, error) {
-	list := make([]candidate, 0, len(s.found))
-	for _, c := range s.found {
-		list = append(list, *c)
+// best are the best candidates that the query's kinds and time leave, at most wanted of
+// them, the best first; matched is how many there are in all. Kinds and times are read for
+// the best only, as far as is needed: to read them for all costs more than to find them.
+func (s *search) best(wanted int, kinds []ocp.FrameKind, asOf time.Time) (list []candidate, matched int, err error) {
+	for i := range s.found {
+		s.found[i].total = s.found[i].score()
 	}
+	byScore := func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.total, a.total), cmp.Compare(b.doc, a.doc))
+	}
+	slices.SortFunc(s.found, byScore)
 	if len(kinds) == 0 && asOf.IsZero() {
-		return list, nil
+		return s.found[:min(len(s.found), wanted)], len(s.found), nil
 	}
-	slices.SortFunc(list, func(a, b candidate) int { return cmp.Compare(a.doc, b.doc) })
 	read, err := newTimesReader(s.reader)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	kept := list[:0]
-	for i, c := range list {
-		if i%1024 == 0 && s.ctx.Err() != nil {
-			return nil, s.ctx.Err()
+	looked := 0
+	for n := lookAhead * wanted; looked < len(s.found) && len(list) < wanted; n *= 2 {
+		part := slices.Clone(s.found[looked:min(len(s.found), looked+n)])
+		looked += len(part)
+		slices.SortFunc(part, func(a, b candidate) int { return cmp.Compare(a.doc, b.doc) })
+		kept := part[:0]
+		for i, c := range part {
+			if i%1024 == 0 && s.ctx.Err() != nil {
+				return nil, 0, s.ctx.Err()
+			}
+			t, err := read(index.NewIndexInternalID(nil, c.doc))
+			if err != nil {
+				return nil, 0, err
+			}
+			if (len(kinds) == 0 || slices.Contains(kinds, t.kind)) && (asOf.IsZero() || t.holds(asOf)) {
+				kept = append(kept, c)
+			}
 		}
-		t, err := read(index.NewIndexInternalID(nil, c.doc))
-		if err != nil {
-			return nil, err
-		}
-		if (len(kinds) == 0 || slices.Contains(kinds, t.kind)) && (asOf.IsZero() || t.holds(asOf)) {
-			kept = append(kept, c)
-		}
+		slices.SortFunc(kept, byScore)
+		list = append(list, kept...)
 	}
-	return kept, nil
+	if looked > 0 {
+		matched = len(list) * len(s.found) / looked // the others are like them, as far as one knows
+	}
+	return list[:min(len(list), wanted)], matched, nil
 }
 
 // hit is a candidate with its item.
@@ -348,7 +363,7 @@ func (s *search) fetch(list []candidate, scope Scope, asOf time.Time) ([]hit, er
 		if !scope.sees(&it) {
 			continue // no list that was read has such
 		}
-		h := hit{Item: it, score: min(1, c.score())}
+		h := hit{Item: it, score: min(1, c.total)}
 		if asOf.IsZero() && !it.ValidTo.IsZero() && !it.ValidTo.After(time.Now()) {
 			h.score *= overWeight
 		}
