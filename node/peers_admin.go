@@ -62,11 +62,7 @@ func peersRoutes(mux chi.Router, n *Node) {
 	}))
 	mux.Get("/peers/sent", with(func(a *access.Access, r *http.Request) (any, error) { return a.Sent(as(r), flag(r, "all")) }))
 	mux.Get("/peers/sent/{id}", with(func(a *access.Access, r *http.Request) (any, error) {
-		id, err := url.PathUnescape(chi.URLParam(r, "id"))
-		if err != nil {
-			return nil, api.Errorf(api.CodeBadRequest, "the id of the message is not as it should be: %v", err)
-		}
-		return a.Status(as(r), id)
+		return a.Status(as(r), pathParam(r, "id"))
 	}))
 	mux.Get("/peers/inbox", with(func(a *access.Access, r *http.Request) (any, error) { return a.Inbox(r.Context()) }))
 	mux.Post("/peers/inbox", withBody(with, maxAdminMessage, func(a *access.Access, r *http.Request, in peerDecide) (any, error) {
@@ -77,14 +73,14 @@ func peersRoutes(mux chi.Router, n *Node) {
 		return a.Rename(r.Context(), in.Name)
 	}))
 	mux.Put("/peers/agents/{as}", withBody(with, maxAdminBody, func(a *access.Access, r *http.Request, in access.Registration) (any, error) {
-		return a.Register(r.Context(), chi.URLParam(r, "as"), in)
+		return a.Register(r.Context(), pathParam(r, "as"), in)
 	}))
 	mux.Delete("/peers/agents/{as}", with(func(a *access.Access, r *http.Request) (any, error) {
-		return struct{}{}, a.Release(r.Context(), chi.URLParam(r, "as"))
+		return struct{}{}, a.Release(r.Context(), pathParam(r, "as"))
 	}))
-	mux.Get("/peers/agents/{as}/unread", with(func(a *access.Access, r *http.Request) (any, error) { return a.Unread(chi.URLParam(r, "as")) }))
+	mux.Get("/peers/agents/{as}/unread", with(func(a *access.Access, r *http.Request) (any, error) { return a.Unread(pathParam(r, "as")) }))
 	mux.Post("/peers/agents/{as}/taken", withBody(with, maxAdminBody, func(a *access.Access, r *http.Request, in peerTaken) (any, error) {
-		return struct{}{}, a.Taken(r.Context(), chi.URLParam(r, "as"), in.Keys)
+		return struct{}{}, a.Taken(r.Context(), pathParam(r, "as"), in.Keys)
 	}))
 }
 

@@ -176,7 +176,7 @@ func (m *Main) runContextQuery(cmd *cobra.Command, args []string, c *client.Clie
 	}
 	m.printLegs(r.Legs)
 	fmt.Fprintln(m.app.Stderr, usageLine(r.ID, len(r.Frames), r.Tokens, q.MaxTokens, r.Legs, r.Truncated))
-	return contextVerdict(r.Legs)
+	return contextVerdict(r.Legs, len(q.Nodes) > 0)
 }
 
 // budget reads a flag that says how much may come.
@@ -199,10 +199,11 @@ func nodeNames(cmd *cobra.Command, flag string) ([]string, error) {
 	return names, nil
 }
 
-// contextVerdict gives the exit code of a query. A leg that names no provider is a node
-// that was named and not asked, or not reached; that one of its providers needs consent
+// contextVerdict gives the exit code of a query; named: it said which nodes. A leg that
+// names no provider is a node that was not asked, or not reached: no access if it was
+// named, else one of many that have not answered. That one of its providers needs consent
 // is told but is nobody's failure.
-func contextVerdict(legs []api.ContextLeg) error {
+func contextVerdict(legs []api.ContextLeg, named bool) error {
 	if len(legs) == 0 {
 		return cli.Exit(cli.ExitNoAccess, nil)
 	}
@@ -210,7 +211,7 @@ func contextVerdict(legs []api.ContextLeg) error {
 	for _, l := range legs {
 		switch {
 		case l.Outcome == api.ContextFrames, l.Outcome == api.ContextAsks && l.Provider != "":
-		case l.Provider == "":
+		case named && l.Provider == "":
 			code = cli.ExitNoAccess
 		case code == cli.ExitOK:
 			code = cli.ExitNotDone

@@ -127,23 +127,25 @@ func TestTheExitCodeOfAQuerySaysWhoDidNotAnswer(t *testing.T) {
 	}
 	good := api.ContextLeg{Node: "alpha", Provider: "memory", Outcome: api.ContextFrames}
 	for _, c := range []struct {
-		legs []api.ContextLeg
-		code int
-		says string
+		legs  []api.ContextLeg
+		named int // exit code with --node
+		code  int
+		says  string
 	}{
-		{[]api.ContextLeg{good}, cli.ExitOK, "0 frames"},
-		{nil, cli.ExitNoAccess, "meshctl context consent NODE --scope TEXT"},
-		{[]api.ContextLeg{good, leg("", api.ContextAsks)}, cli.ExitNoAccess, "beta: not asked, nothing was sent: why; consent with: meshctl context consent beta --scope TEXT"},
-		{[]api.ContextLeg{good, leg("", api.ContextFailed)}, cli.ExitNoAccess, "beta: failed: why"},
-		{[]api.ContextLeg{good, leg("docs", api.ContextAsks)}, cli.ExitOK, "meshctl context consent beta/docs --scope TEXT"},
-		{[]api.ContextLeg{good, leg("docs", api.ContextFailed)}, cli.ExitNotDone, "beta/docs: failed: why"},
-		{[]api.ContextLeg{good, leg("docs", api.ContextLiar)}, cli.ExitNotDone, "it gave 9000 tokens"},
-		{[]api.ContextLeg{good, leg("docs", api.ContextFlood)}, cli.ExitNotDone, "more frames"},
-		{[]api.ContextLeg{leg("", api.ContextAsks), leg("docs", api.ContextFailed)}, cli.ExitNoAccess, ""},
-		{[]api.ContextLeg{leg("docs", api.ContextFrames)}, cli.ExitOK, "some of it does not count: why"},
+		{[]api.ContextLeg{good}, cli.ExitOK, cli.ExitOK, "0 frames"},
+		{nil, cli.ExitNoAccess, cli.ExitNoAccess, "meshctl context consent NODE --scope TEXT"},
+		{[]api.ContextLeg{good, leg("", api.ContextAsks)}, cli.ExitNoAccess, cli.ExitNotDone, "beta: not asked, nothing was sent: why; consent with: meshctl context consent beta --scope TEXT"},
+		{[]api.ContextLeg{good, leg("", api.ContextFailed)}, cli.ExitNoAccess, cli.ExitNotDone, "beta: failed: why"},
+		{[]api.ContextLeg{good, leg("docs", api.ContextAsks)}, cli.ExitOK, cli.ExitOK, "meshctl context consent beta/docs --scope TEXT"},
+		{[]api.ContextLeg{good, leg("docs", api.ContextFailed)}, cli.ExitNotDone, cli.ExitNotDone, "beta/docs: failed: why"},
+		{[]api.ContextLeg{good, leg("docs", api.ContextLiar)}, cli.ExitNotDone, cli.ExitNotDone, "it gave 9000 tokens"},
+		{[]api.ContextLeg{good, leg("docs", api.ContextFlood)}, cli.ExitNotDone, cli.ExitNotDone, "more frames"},
+		{[]api.ContextLeg{leg("", api.ContextAsks), leg("docs", api.ContextFailed)}, cli.ExitNoAccess, cli.ExitNotDone, ""},
+		{[]api.ContextLeg{leg("docs", api.ContextFrames)}, cli.ExitOK, cli.ExitOK, "some of it does not count: why"},
 	} {
 		h := newContextHub(t)
 		h.result = api.ContextResult{ID: "ctx_1", Legs: c.legs}
+		h.Want(c.named, []string{"context", "query", "x", "--node", "beta"})
 		r := h.Want(c.code, []string{"context", "query", "x"})
 		if !strings.Contains(r.Err, c.says) || strings.Contains(r.Err, "\x1b") {
 			t.Errorf("%v says %q", c.legs, r.Err)

@@ -4,7 +4,8 @@ import "time"
 
 // Limits of what a node is told for its memory.
 const (
-	// MaxMemoryPage is how many items one page of the feed has.
+	// MaxMemoryPage is how many items a page of the feed has at most, and how many may be
+	// asked for; whoever names no number gets half as many.
 	MaxMemoryPage = 200
 	// MaxMemoryText is how much of a text of a task an item has, in bytes.
 	MaxMemoryText = 16 << 10

@@ -116,3 +116,16 @@ func TestWhatIsNotSentOutlivesASessionThatIsEnded(t *testing.T) {
 		t.Errorf("%d items are kept in the tab", kept)
 	}
 }
+
+func TestADraftWithoutWordsOfItsOwnShowsWhatWasComposed(t *testing.T) {
+	f := fleet.New(t)
+	f.Ctl("desk", "--operator")
+	p := newPage(t, f)
+	p.login("/dispatch")
+	p.do("keep a draft as an earlier page did", chromedp.Evaluate[chromedp.Void](`sessionStorage.setItem("mesh-draft-dispatch", JSON.stringify({
+  whose: document.querySelector(".user").textContent,
+  draft: { content: { names: [], text: "composed before" }, ids: null },
+}))`))
+	p.open("/dispatch")
+	p.until(`document.getElementById("text").value === "composed before"`)
+}

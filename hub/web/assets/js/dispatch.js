@@ -278,7 +278,7 @@ function takeUp() {
   else keep(null); // it is on the page again
   for (const name of c.names) if (nodes.has(name)) chosen.add(name);
   showChosen();
-  f.text.value = draft.words;
+  f.text.value = draft.words ?? c.text ?? ""; // one without words has them in what was composed
   context.takeUp(draft.context);
   if (!draft.ids) return; // no more than that is kept of what was not sent
   for (const radio of document.querySelectorAll("input[name=mode]")) radio.checked = radio.value === c.mode;
