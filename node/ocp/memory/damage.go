@@ -21,7 +21,7 @@ import (
 var errDamaged = errors.New("the index is damaged")
 
 // layout is the version of what is kept in the files; an index of another one is made anew.
-const layout = "1"
+const layout = "2"
 
 const (
 	// engineDir is where the engine has its files, below the directory of the index.

@@ -66,7 +66,9 @@ func makeDocument(it *Item, raw []byte) *document.Document {
 	text(fieldTitle, title, index.IndexField)
 	text(fieldContent, content, index.IndexField)
 	text(fieldNames, named, index.IndexField|index.SkipFreqNorm)
-	text(fieldTimes, terms{timesOf(it).encode()}, index.IndexField|index.DocValues|index.SkipFreqNorm)
+	// Those of some items are wanted at a time, from all over the index: each is kept by
+	// itself, and not packed together with those of a thousand others.
+	text(fieldTimes, terms{timesOf(it).encode()}, index.IndexField|index.DocValues|index.SkipFreqNorm|index.SkipDVChunking|index.SkipDVCompression)
 	doc.AddField(document.NewTextFieldCustom(fieldItem, nil, raw, index.StoreField, nil))
 	return doc
 }

@@ -14,8 +14,6 @@ import (
 
 	index "github.com/blevesearch/bleve_index_api"
 
-	"github.com/blevesearch/bleve/v2/index/scorch"
-
 	"opencode-mesh/protocol/ocp"
 )
 
@@ -48,17 +46,16 @@ type Config struct {
 }
 
 // Index is the text index. Its methods are safe for concurrent use; a query sees what was
-// there when it began.
+// there when it began. One that the disk does not let end is known to the index, and waited
+// for by Close.
 type Index struct {
 	cfg   Config
 	queue *index.AnalysisQueue
 
-	// open is held for reading by whatever uses engine, and for writing by Close.
-	open   sync.RWMutex
-	engine index.Index // nil once closed
-	failed bool        // the last commit failed, and engine takes none
+	engines
 
-	writing sync.Mutex // one change at a time
+	writing chan struct{} // holds a value while something is changed, which guards failed
+	failed  bool          // the last commit failed, and the engine takes none
 
 	quit    chan struct{} // closed by Close
 	quitted sync.Once
@@ -80,60 +77,52 @@ func Open(cfg Config) (*Index, error) {
 	}
 	cfg.commitLimit = cmp.Or(cfg.commitLimit, commitLimit)
 	cfg.closeLimit = cmp.Or(cfg.closeLimit, closeLimit)
-	x := &Index{cfg: cfg, quit: make(chan struct{}), queue: index.NewAnalysisQueue(1)}
+	x := &Index{cfg: cfg, writing: make(chan struct{}, 1), quit: make(chan struct{}), queue: index.NewAnalysisQueue(1)}
 	engine, err := openOrRemake(cfg, x.queue)
 	if err != nil {
 		x.queue.Close()
 		return nil, fmt.Errorf("memory: %w", err)
 	}
-	x.engine = engine
-	return x, nil
-}
-
-// engineConfig is that of the engine: one file of older states is kept, so that a crash
-// while it writes loses nothing that was acknowledged. It does not wait without end for another
-// that has the files.
-func engineConfig(dir string) map[string]any {
-	return map[string]any{"path": dir, "numSnapshotsToKeep": 1, "bolt_timeout": closeLimit.String(), "asyncErrorCallbackName": pausing}
-}
-
-// startEngine opens the engine on a directory.
-func startEngine(dir string, queue *index.AnalysisQueue, readOnly bool) (index.Index, error) {
-	cfg := engineConfig(dir)
-	cfg["read_only"] = readOnly
-	e, err := scorch.NewScorch(scorch.Name, cfg, queue)
-	if err == nil {
-		err = e.Open()
+	if _, err := x.engines.put(engine); err != nil {
+		return nil, err
 	}
-	return e, err
+	return x, nil
 }
 
 // Close waits for what is under way and closes the index. A disk that does not answer is
 // waited for only so long, which is an error. Further calls do nothing.
 func (x *Index) Close() error {
 	x.quitted.Do(func() { close(x.quit) })
-	x.open.Lock()
-	defer x.open.Unlock()
-	if x.engine == nil {
+	last := x.end()
+	if last == nil {
 		return nil
 	}
-	err := x.shut(x.engine)
+	timer := time.NewTimer(x.cfg.closeLimit)
+	defer timer.Stop()
+	select {
+	case x.writing <- struct{}{}: // and nothing is changed any more
+	case <-timer.C:
+	}
+	err := last.shut(x.cfg.closeLimit)
 	x.queue.Close()
-	x.engine = nil
 	return err
 }
 
-// use runs fn with the engine, which stays open until fn returns.
-func (x *Index) use(ctx context.Context, fn func(index.Index) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// change waits for its turn to change something, and makes the index fit for it. The caller
+// calls done.
+func (x *Index) change(ctx context.Context) (done func(), err error) {
+	select {
+	case x.writing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-x.quit:
+		return nil, ErrClosed
 	}
-	x.open.RLock()
-	defer x.open.RUnlock()
-	if x.engine == nil {
-		return ErrClosed
+	if err := x.resume(); err != nil {
+		<-x.writing
+		return nil, err
 	}
-	return guarded(func() error { return fn(x.engine) })
+	return func() { <-x.writing }, nil
 }
 
 // look runs fn with the index as it is now.
@@ -170,11 +159,11 @@ func (x *Index) put(ctx context.Context, items []Item, n *note) error {
 		}
 		tidied = append(tidied, it)
 	}
-	x.writing.Lock()
-	defer x.writing.Unlock()
-	if err := x.resume(); err != nil {
+	done, err := x.change(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	for len(tidied) > maxBatch {
 		if err := x.putBatch(ctx, tidied[:maxBatch], nil); err != nil {
 			return err
@@ -187,7 +176,7 @@ func (x *Index) put(ctx context.Context, items []Item, n *note) error {
 	return x.evict(ctx)
 }
 
-// putBatch is one commit. Called with writing held.
+// putBatch is one commit. Called with the turn of change.
 func (x *Index) putBatch(ctx context.Context, items []Item, n *note) error {
 	b := index.NewBatch()
 	err := x.look(ctx, func(r index.IndexReader) error {
@@ -215,7 +204,7 @@ func (x *Index) putBatch(ctx context.Context, items []Item, n *note) error {
 	return x.commit(ctx, b)
 }
 
-// commit writes a batch and waits for the disk. Called with writing held.
+// commit writes a batch and waits for the disk. Called with the turn of change.
 func (x *Index) commit(ctx context.Context, b *index.Batch) error {
 	if len(b.IndexOps) == 0 && len(b.InternalOps) == 0 {
 		return nil
@@ -233,15 +222,15 @@ func (x *Index) commit(ctx context.Context, b *index.Batch) error {
 
 // Delete removes items; ids that are not there are no error.
 func (x *Index) Delete(ctx context.Context, ids ...string) error {
-	x.writing.Lock()
-	defer x.writing.Unlock()
-	if err := x.resume(); err != nil {
+	done, err := x.change(ctx)
+	if err != nil {
 		return err
 	}
+	defer done()
 	return x.remove(ctx, ids)
 }
 
-// remove removes items. Called with writing held.
+// remove removes items. Called with the turn of change.
 func (x *Index) remove(ctx context.Context, ids []string) error {
 	for chunk := range slices.Chunk(ids, maxBatch) {
 		b := index.NewBatch()
@@ -293,7 +282,7 @@ func (x *Index) ids(ctx context.Context, prefix string) (ids []string, err error
 	return ids, err
 }
 
-// evict removes the oldest items while there are too many. Called with writing held.
+// evict removes the oldest items while there are too many. Called with the turn of change.
 func (x *Index) evict(ctx context.Context) error {
 	over := x.Count() - x.cfg.MaxItems
 	if over <= 0 {

@@ -54,24 +54,17 @@ func (x *Index) write(e index.Index, b *index.Batch) error {
 
 // suspend makes an index read-only after a commit that failed: the engine would try the same
 // again and again without a pause. What is on disk can still be asked. The next commit
-// resumes.
+// resumes. Called with the turn of change.
 func (x *Index) suspend(cause error) {
-	x.open.Lock()
-	defer x.open.Unlock()
-	if x.engine == nil {
-		return
+	broken, err := x.engines.put(none{})
+	if err != nil {
+		return // it is being closed
 	}
 	x.cfg.Log.Warn("the memory takes nothing in until it is looked again; it can be asked", "err", cause)
 	x.failed = true
-	err := x.shut(x.engine)
-	x.engine = none{}
-	if err == nil {
-		err = guarded(func() error {
-			e, err := startEngine(filepath.Join(x.cfg.Path, engineDir), x.queue, true)
-			if err == nil {
-				x.engine = e
-			}
-			return err
+	if err = broken.shut(x.cfg.closeLimit); err == nil {
+		err = x.start(func() (index.Index, error) {
+			return startEngine(filepath.Join(x.cfg.Path, engineDir), x.queue, true)
 		})
 	}
 	if err != nil {
@@ -79,44 +72,36 @@ func (x *Index) suspend(cause error) {
 	}
 }
 
-// resume opens an index for writing that was suspended. Called with writing held.
+// resume opens an index for writing that was suspended. Called with the turn of change.
 func (x *Index) resume() error {
-	x.open.Lock()
-	defer x.open.Unlock()
-	if x.engine == nil || !x.failed {
+	if !x.failed {
 		return nil
 	}
-	if err := x.shut(x.engine); err != nil {
+	before, err := x.engines.put(none{})
+	if err != nil {
 		return err
 	}
-	x.engine = none{}
-	e, err := openOrRemake(x.cfg, x.queue)
-	if err != nil {
+	if err := before.shut(x.cfg.closeLimit); err != nil {
+		return err
+	}
+	if err := x.start(func() (index.Index, error) { return openOrRemake(x.cfg, x.queue) }); err != nil {
 		return fmt.Errorf("memory: %w", err)
 	}
-	x.engine, x.failed = e, false
+	x.failed = false
 	return nil
 }
 
-// shut closes an engine, and waits for it no longer than closeLimit.
-func (x *Index) shut(e index.Index) error {
-	done := make(chan error, 1)
-	go func() { done <- guarded(e.Close) }()
-	timer := time.NewTimer(x.cfg.closeLimit)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return fmt.Errorf("%w: the memory is not closed", errStuck)
-	}
+// start makes an engine the one that is used. If the index was closed meanwhile, the engine
+// is, too.
+func (x *Index) start(open func() (index.Index, error)) error {
+	return guarded(func() error {
+		e, err := open()
+		if err != nil {
+			return err
+		}
+		if _, err = x.engines.put(e); err != nil {
+			return errors.Join(err, e.Close())
+		}
+		return nil
+	})
 }
-
-// none is the engine of an index that cannot be read for now.
-type none struct{ index.Index }
-
-var errAway = errors.New("the memory cannot be read for now; the log of the node says why")
-
-func (none) Reader() (index.IndexReader, error) { return nil, errAway }
-func (none) Batch(*index.Batch) error           { return errAway }
-func (none) Close() error                       { return nil }

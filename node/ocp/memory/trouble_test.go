@@ -31,9 +31,9 @@ func (d *badDisk) Batch(*index.Batch) error {
 
 // breakDisk makes the next commits of an index go wrong, until it is opened anew.
 func breakDisk(x *Index, fail error, wait chan struct{}) {
-	x.open.Lock()
-	defer x.open.Unlock()
-	x.engine = &badDisk{x.engine, fail, wait}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.now.Index = &badDisk{x.now.Index, fail, wait}
 }
 
 func TestAFullDiskFailsThePutAndTheMemoryCanBeAskedAndGoesOn(t *testing.T) {
@@ -75,9 +75,7 @@ func TestClosingDoesNotHangOnACommitThatDoes(t *testing.T) {
 	defer close(wait)
 	x := newIndex(t, Config{closeLimit: time.Millisecond})
 	begun := make(chan struct{})
-	x.open.Lock()
-	x.engine = &badDisk{x.engine, nil, wait}
-	x.open.Unlock()
+	breakDisk(x, nil, wait)
 	put := make(chan error, 1)
 	go func() {
 		close(begun)
@@ -100,6 +98,94 @@ func TestClosingDoesNotHangOnACommitThatDoes(t *testing.T) {
 			t.Fatal("it hangs")
 		}
 	}
+}
+
+// stuckDisk is an engine that cannot be read before it is told to.
+type stuckDisk struct {
+	badDisk
+	asked, release chan struct{}
+}
+
+func (d *stuckDisk) Reader() (index.IndexReader, error) {
+	d.asked <- struct{}{}
+	<-d.release
+	return d.Index.Reader()
+}
+
+func TestAQueryThatHangsAtTheDiskHoldsUpNeitherOthersNorTheEnd(t *testing.T) {
+	x := newIndex(t, Config{closeLimit: time.Millisecond})
+	put(t, x, item("one", "walrus"))
+	d := &stuckDisk{badDisk{x.now.Index, syscall.EIO, nil}, make(chan struct{}), make(chan struct{})}
+	x.mu.Lock()
+	x.now.Index = d
+	x.mu.Unlock()
+	query := func() error {
+		_, err := x.Query(context.Background(), ocp.Query{Goal: "walrus", MaxFrames: 1, MaxTokens: 100}, Scope{All: true})
+		return err
+	}
+	hangs := make(chan error, 1)
+	go func() { hangs <- query() }()
+	<-d.asked
+	// A commit fails meanwhile, and the engine is taken away from under the query.
+	done, err := x.change(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.suspend(syscall.EIO)
+	done()
+	if err := query(); !errors.Is(err, errAway) {
+		t.Errorf("another query: %v", err)
+	}
+	if err := x.Close(); err != nil {
+		t.Errorf("what was closed was none: %v", err)
+	}
+	if err := query(); !errors.Is(err, ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	close(d.release)
+	if err := <-hangs; err != nil {
+		t.Errorf("the first query: %v", err)
+	}
+	if err := d.Index.Close(); err != nil { // nobody else does any more
+		t.Error(err)
+	}
+}
+
+func TestClosingSaysSoWhenAQueryHangs(t *testing.T) {
+	x := newIndex(t, Config{closeLimit: time.Millisecond})
+	d := &stuckDisk{badDisk{x.now.Index, nil, nil}, make(chan struct{}), make(chan struct{})}
+	x.mu.Lock()
+	x.now.Index = d
+	x.mu.Unlock()
+	counted := make(chan int)
+	go func() { counted <- x.Count() }()
+	<-d.asked
+	if err := x.Close(); !errors.Is(err, errStuck) {
+		t.Errorf("%v", err)
+	}
+	close(d.release)
+	if n := <-counted; n != 0 {
+		t.Errorf("%d items", n)
+	}
+	if err := d.Index.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhoWaitsToPutSomethingWaitsNoLongerThanItWants(t *testing.T) {
+	x := newIndex(t, Config{})
+	done, err := x.change(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	put := make(chan error, 1)
+	go func() { put <- x.Put(ctx, []Item{item("one", "walrus")}) }()
+	cancel()
+	if err := <-put; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	done()
 }
 
 func TestARoundThatCouldNotKeepWhatItReadReadsItAgain(t *testing.T) {
