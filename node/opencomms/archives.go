@@ -18,6 +18,10 @@ import (
 	"opencode-mesh/protocol/opencomms"
 )
 
+// ArchivesDir is where the archives of the project in a directory are; what is in it changes
+// with each that is saved or removed.
+func ArchivesDir(dir string) string { return filepath.Join(dir, statefile.Dir, "archives") }
+
 // archives are the files of saved sessions, archives/<channel id>.json.
 type archives struct {
 	dir string
@@ -135,3 +139,7 @@ func (d archives) read(id string) (*opencomms.Archive, error) {
 	}
 	return a, nil
 }
+
+// Saved are all archives that can be read, newest first, for whoever owns the machine;
+// Archives is for members.
+func (p *Project) Saved() ([]*opencomms.Archive, error) { return p.archives.all() }

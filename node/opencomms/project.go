@@ -58,7 +58,7 @@ func Open(dir string, opt Options) (*Project, error) {
 	return &Project{
 		dir: dir, id: opt.ProjectID,
 		file:     statefile.Open(dir, statefile.Options{Log: opt.Log}),
-		archives: archives{dir: filepath.Join(dir, statefile.Dir, "archives"), log: opt.Log},
+		archives: archives{dir: ArchivesDir(dir), log: opt.Log},
 		eng:      engine.Engine{Now: opt.Now},
 	}, nil
 }

@@ -3,17 +3,14 @@ package memory
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
 )
 
-const (
-	// titleWords is how much of a text a title has, in bytes.
-	titleWords = 120
-	// dateLayout is how labels name a day.
-	dateLayout = "2006-01-02"
-)
+// titleWords is how much of a text a title has, in bytes.
+const titleWords = 120
 
 // resultItem is what is remembered of a task. What a query for context put below its words
 // is not: it is remembered where it is from, and would be quoted in quotes without end.
@@ -35,9 +32,9 @@ func resultItem(r *api.MemoryResult) Item {
 		fmt.Fprintf(&b, "\n%s\n", reply)
 	}
 	it := Item{
-		ID: fromResult + r.Task, Kind: ocp.KindEpisode,
+		ID: fromResult + brief(r.Task), Kind: ocp.KindEpisode,
 		Title:   fmt.Sprintf("%s (%s, %s)", subject, between(r.Controller, r.Target), r.State),
-		Label:   fmt.Sprintf("Task %s, %s: %s", between(r.Controller, r.Target), r.EndedAt.Format(dateLayout), cutText(subject, titleWords/2)),
+		Label:   fmt.Sprintf("Task %s, %s: %s", between(r.Controller, r.Target), r.EndedAt.Format(time.DateOnly), cutText(subject, titleWords/2)),
 		Content: cutText(ocp.Clean(b.String()), MaxContent), URI: "task:" + r.Task, Workspace: r.Workspace,
 		Controller: r.Controller.ID, Target: r.Target.ID, ControllerName: r.Controller.Name, TargetName: r.Target.Name,
 		At: r.EndedAt,
@@ -57,7 +54,7 @@ func resultItem(r *api.MemoryResult) Item {
 
 // digestID is unique over all bindings.
 func digestID(d *api.MemoryDigest) string {
-	return fmt.Sprintf("%s%s/%s/%s/%d", fromDigest, d.Controller.ID, d.Target.ID, d.Workspace, d.Digest.Generation)
+	return fmt.Sprintf("%s%s/%s/%s/%d", fromDigest, brief(d.Controller.ID), brief(d.Target.ID), brief(d.Workspace), d.Digest.Generation)
 }
 
 // digestItem is what is remembered of a digest: its facts hold until another digest takes
@@ -78,8 +75,8 @@ func digestItem(d *api.MemoryDigest) Item {
 	}
 	it := Item{
 		ID: digestID(d), Kind: ocp.KindFact,
-		Title: fmt.Sprintf("What was established by %s (%s)", d.Digest.At.Format(dateLayout), where),
-		Label: fmt.Sprintf("Digest %d of %s, %s", d.Digest.Generation, where, d.Digest.At.Format(dateLayout)), Content: cutText(ocp.Clean(b.String()), MaxContent),
+		Title: fmt.Sprintf("What was established by %s (%s)", d.Digest.At.Format(time.DateOnly), where),
+		Label: fmt.Sprintf("Digest %d of %s, %s", d.Digest.Generation, where, d.Digest.At.Format(time.DateOnly)), Content: cutText(ocp.Clean(b.String()), MaxContent),
 		URI: "task:" + d.Digest.Task, Workspace: d.Workspace, Controller: d.Controller.ID, Target: d.Target.ID,
 		ControllerName: d.Controller.Name, TargetName: d.Target.Name, At: d.Digest.At, ValidTo: d.ValidTo,
 	}

@@ -33,7 +33,8 @@ const (
 	sweptNote  = "swept"
 )
 
-// The ids of items say where they come from.
+// The ids of items say where they come from. What others may have made as long as they like
+// goes into them by brief.
 const (
 	fromResult = "result/"
 	fromDigest = "digest/"
@@ -66,11 +67,13 @@ type Syncer struct {
 	wake chan struct{} // room for one: look at once
 	news chan struct{} // room for one: look soon
 
-	mu       sync.Mutex // guards the following fields
-	hub      Hub        // nil: not connected
-	self     string     // the node's identity id there
-	problem  string     // of the last round
-	threaded map[string]fileMark
+	mu   sync.Mutex // guards the following fields
+	hub  Hub        // nil: not connected
+	self string     // the node's identity id there
+
+	// Of Run alone.
+	problem  string                  // of the last round
+	threaded map[string]channelMarks // by workspace, of what was remembered
 }
 
 // NewSyncer makes a Syncer.
@@ -84,7 +87,7 @@ func NewSyncer(cfg SyncConfig) *Syncer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Syncer{cfg: cfg, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), threaded: map[string]fileMark{}}
+	return &Syncer{cfg: cfg, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), threaded: map[string]channelMarks{}}
 }
 
 // Attach gives it the hub after a hello, and the node's identity id there.
@@ -111,13 +114,6 @@ func (s *Syncer) Detach() {
 	s.mu.Lock()
 	s.hub = nil
 	s.mu.Unlock()
-}
-
-// Problem says why the last round came to nothing, "" when it did not.
-func (s *Syncer) Problem() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.problem
 }
 
 // Run follows hub and channels until ctx ends. What cannot be had, or put, is tried again
@@ -150,7 +146,7 @@ func (s *Syncer) Run(ctx context.Context) {
 // round looks at everything once.
 func (s *Syncer) round(ctx context.Context) {
 	s.mu.Lock()
-	hub, before := s.hub, s.problem
+	hub := s.hub
 	s.mu.Unlock()
 	err := s.channels(ctx)
 	if hub != nil {
@@ -159,17 +155,15 @@ func (s *Syncer) round(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	problem := ""
+	before := s.problem
+	s.problem = ""
 	if err != nil {
-		problem = err.Error()
+		s.problem = err.Error()
 	}
-	s.mu.Lock()
-	s.problem = problem
-	s.mu.Unlock()
 	switch {
-	case problem != "" && problem != before:
+	case s.problem != "" && s.problem != before:
 		s.cfg.Log.Warn("the memory is not up to date; it is tried again", "err", err)
-	case problem == "" && before != "":
+	case s.problem == "" && before != "":
 		s.cfg.Log.Info("the memory is up to date again")
 	}
 }
@@ -198,7 +192,8 @@ func (s *Syncer) follow(ctx context.Context, hub Hub) error {
 	return s.sweep(ctx, hub)
 }
 
-// sweep reads the feed from its beginning and forgets what it did not tell.
+// sweep reads the feed from its beginning and forgets what it did not tell. The channels are
+// read anew after it, too.
 func (s *Syncer) sweep(ctx context.Context, hub Hub) error {
 	told := map[string]bool{}
 	began := time.Now().UTC()
@@ -221,6 +216,7 @@ func (s *Syncer) sweep(ctx context.Context, hub Hub) error {
 	if err := s.cfg.Index.Delete(ctx, gone...); err != nil {
 		return err
 	}
+	clear(s.threaded) // the next round reads them anew: the index may be another by now
 	if err := s.cfg.Index.put(ctx, nil, &note{cursorNote, []byte(cursor)}); err != nil {
 		return err
 	}
@@ -280,6 +276,19 @@ func (s *Syncer) made(list []api.MemoryItem) (items []Item, gone []string) {
 		}
 	}
 	return items, gone
+}
+
+// maxIDPart is the longest part of an id that is kept as it is, in bytes: with four of them
+// an id is shorter than MaxTitle.
+const maxIDPart = 64
+
+// brief is a part of an id, a digest of one that is too long or has the sign that parts
+// them.
+func brief(part string) string {
+	if len(part) <= maxIDPart && !strings.Contains(part, "/") {
+		return part
+	}
+	return digest(part)[len("sha256:"):]
 }
 
 // between names a task's parties for people.

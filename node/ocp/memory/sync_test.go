@@ -21,6 +21,7 @@ import (
 	"opencode-mesh/node/opencomms/statefile"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
+	ocm "opencode-mesh/protocol/opencomms"
 )
 
 // feed is a hub with a list of items; a cursor is a place in it.
@@ -67,7 +68,7 @@ func facts(generation int, fact string) api.MemoryItem {
 func round(t *testing.T, s *Syncer) {
 	t.Helper()
 	s.round(context.Background())
-	if p := s.Problem(); p != "" {
+	if p := s.problem; p != "" {
 		t.Fatal(p)
 	}
 }
@@ -160,10 +161,11 @@ func TestTheFeedIsFollowedFromWhereItWasLeftAlsoAfterARestart(t *testing.T) {
 func TestWhatTheHubDoesNotHaveAnyMoreIsForgottenWithTheNextSweep(t *testing.T) {
 	x := newIndex(t, Config{})
 	hub := &feed{page: 2, items: []api.MemoryItem{facts(1, "one"), facts(2, "two"), result("t1", "one"), result("t2", "two")}}
-	s := NewSyncer(SyncConfig{Index: x})
+	dir := t.TempDir()
+	channelIn(t, dir, "release", "Is the walrus fed?") // which the hub never had
+	s := NewSyncer(SyncConfig{Index: x, Workspaces: []agent.Workspace{{Name: "main", Dir: dir}}})
 	s.Attach(hub, "idB")
 	round(t, s)
-	put(t, x, Item{ID: fromThread + "main/c/m", Kind: ocp.KindMemory, Title: "T", Label: "L", At: day(1)})
 	hub.items = []api.MemoryItem{facts(2, "two"), result("t2", "two")}
 	if err := x.put(context.Background(), nil, &note{sweptNote, []byte(time.Now().Add(-sweepEvery).UTC().Format(time.RFC3339))}); err != nil {
 		t.Fatal(err)
@@ -183,8 +185,8 @@ func TestWhatTheHubDoesNotHaveAnyMoreIsForgottenWithTheNextSweep(t *testing.T) {
 			return nil
 		})
 	}
-	if want := []string{"digest/idA/idB//2", "result/t2", "thread/main/c/m"}; !slices.Equal(live, want) {
-		t.Errorf("got %v, want %v", live, want)
+	if len(live) != 3 || !slices.Equal(live[:2], []string{"digest/idA/idB//2", "result/t2"}) || !strings.HasPrefix(live[2], "thread/main/") {
+		t.Errorf("got %v", live)
 	}
 }
 
@@ -211,8 +213,8 @@ func TestAHubThatFailsOrForgotTheCursorLosesNothing(t *testing.T) {
 	round(t, s)
 	hub.fail = errors.New("the tunnel broke")
 	s.round(context.Background())
-	if s.Problem() == "" || x.Count() != 1 {
-		t.Errorf("problem %q, %d items", s.Problem(), x.Count())
+	if s.problem == "" || x.Count() != 1 {
+		t.Errorf("problem %q, %d items", s.problem, x.Count())
 	}
 	hub.fail = nil
 	if err := x.put(context.Background(), nil, &note{cursorNote, []byte("rubbish")}); err != nil {
@@ -309,5 +311,101 @@ func TestThreadsOfChannelsAreRememberedForThisMachineAndForgottenWithTheChannel(
 	round(t, s)
 	if n := x.Count(); n != 0 {
 		t.Errorf("%d threads of a channel that is gone", n)
+	}
+}
+
+// channelIn makes a channel with one message in a workspace, and returns its project.
+func channelIn(t *testing.T, dir, channel, message string) *opencomms.Project {
+	t.Helper()
+	p, err := opencomms.Open(dir, opencomms.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, lead := context.Background(), engine.Caller{Session: "s1"}
+	_, errCreate := p.Create(ctx, engine.CreateRequest{Channel: channel, Member: &engine.NewMember{Role: "lead", RolePrompt: "leads", Session: "s1"}})
+	_, errJoin := p.Join(ctx, engine.JoinRequest{Channel: channel, Member: engine.NewMember{Role: "dev", RolePrompt: "develops", Session: "s2"}})
+	_, errSend := p.Send(ctx, lead, engine.SendRequest{Channel: channel, To: "dev", Content: message})
+	if err := errors.Join(errCreate, errJoin, errSend); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAThreadIsRememberedWhenItsChannelWasSaved(t *testing.T) {
+	x := newIndex(t, Config{})
+	dir, ctx := t.TempDir(), context.Background()
+	s := NewSyncer(SyncConfig{Index: x, Workspaces: []agent.Workspace{{Name: "main", Dir: dir}}})
+	p := channelIn(t, dir, "release", "Is the walrus fed?")
+	round(t, s)
+	before := ids(ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true}))
+	if _, err := p.SaveSession(ctx, engine.Caller{Session: "s1"}, engine.SaveRequest{Channel: "release", Summary: "done"}); err != nil {
+		t.Fatal(err)
+	}
+	round(t, s)
+	if got := ids(ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true})); len(got) != 1 || !slices.Equal(got, before) {
+		t.Errorf("once it was saved: %v, before: %v", got, before)
+	}
+	if err := os.RemoveAll(opencomms.ArchivesDir(dir)); err != nil {
+		t.Fatal(err)
+	}
+	round(t, s)
+	if n := x.Count(); n != 0 {
+		t.Errorf("%d threads of a channel that is gone", n)
+	}
+}
+
+func TestThreadsOfAWorkspaceThatIsNotTheNodesAnyMoreAreForgotten(t *testing.T) {
+	x := newIndex(t, Config{})
+	one, two := t.TempDir(), t.TempDir()
+	channelIn(t, one, "release", "Is the walrus fed?")
+	channelIn(t, two, "release", "Is the penguin fed?")
+	both := []agent.Workspace{{Name: "main", Dir: one}, {Name: "mainland", Dir: two}}
+	round(t, NewSyncer(SyncConfig{Index: x, Workspaces: both}))
+	if n := x.Count(); n != 2 {
+		t.Fatalf("%d threads", n)
+	}
+	round(t, NewSyncer(SyncConfig{Index: x, Workspaces: both[:1]}))
+	if got := ids(ask(t, x, ocp.Query{Goal: "walrus penguin"}, Scope{All: true})); len(got) != 1 || !strings.HasPrefix(got[0], "thread/main/") {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestThreadsComeBackAfterTheIndexWasMadeAnew(t *testing.T) {
+	x := newIndex(t, Config{})
+	dir := t.TempDir()
+	channelIn(t, dir, "release", "Is the walrus fed?")
+	s := NewSyncer(SyncConfig{Index: x, Workspaces: []agent.Workspace{{Name: "main", Dir: dir}}})
+	s.Attach(&feed{page: 9}, "idB")
+	round(t, s)
+	have, err := x.ids(context.Background(), "")
+	if err != nil || len(have) != 1 {
+		t.Fatalf("%v %v", have, err)
+	}
+	// As it is after that: nothing is there, nor how far the feed was read.
+	if err := errors.Join(x.Delete(context.Background(), have...), x.put(context.Background(), nil, &note{cursorNote, nil})); err != nil {
+		t.Fatal(err)
+	}
+	round(t, s) // a sweep
+	round(t, s)
+	if n := x.Count(); n != 1 {
+		t.Errorf("%d threads", n)
+	}
+}
+
+func TestIdsOfAnyLengthStopNoSource(t *testing.T) {
+	long := strings.Repeat("ü/", 400)
+	root := &ocm.Envelope{EnvelopeFields: ocm.EnvelopeFields{ID: long, SenderRole: "lead", Content: "walrus"}}
+	for _, it := range []Item{
+		threadItem(long, "release", long, root, []*ocm.Envelope{root}),
+		resultItem(&api.MemoryResult{Task: long, Controller: alice, Target: beta}),
+		digestItem(&api.MemoryDigest{Controller: api.Party{ID: long}, Target: api.Party{ID: long}, Workspace: long}),
+		fileItem(&api.MemoryResult{Task: long, Controller: alice, Target: beta}, long, long, "walrus"),
+	} {
+		if _, err := tidy(it); err != nil {
+			t.Errorf("%.20s…, %d bytes: %v", it.ID, len(it.ID), err)
+		}
+	}
+	if a, b := brief(long+"a"), brief(long+"b"); a == b || brief("ws") != "ws" {
+		t.Errorf("%q %q", a, b)
 	}
 }

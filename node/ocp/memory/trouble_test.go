@@ -197,8 +197,8 @@ func TestARoundThatCouldNotKeepWhatItReadReadsItAgain(t *testing.T) {
 	hub.add(result("t2", "two"))
 	breakDisk(x, syscall.ENOSPC, nil)
 	s.round(context.Background())
-	if !strings.Contains(s.Problem(), syscall.ENOSPC.Error()) {
-		t.Errorf("the problem is %q", s.Problem())
+	if !strings.Contains(s.problem, syscall.ENOSPC.Error()) {
+		t.Errorf("the problem is %q", s.problem)
 	}
 	round(t, s)
 	if n := x.Count(); n != 2 {
