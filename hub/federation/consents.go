@@ -79,6 +79,9 @@ func (f *Federation) Consent(ctx context.Context, a Asker, id string, c api.Cont
 		return node.Consent(ctx, provider, &c)
 	}
 	s := subject(node.Party())
+	if c.Shown != "" && c.Shown != s.Digest() {
+		return api.Errorf(api.CodeConflict, "another machine has the name %s by now: look again before you consent", s.Provider)
+	}
 	return f.change(ctx, a, func(all *ocp.Consents) error {
 		if _, had := all.Get(s.Provider); !had && len(all.All()) >= api.MaxContextConsents {
 			return api.Errorf(api.CodeQueueFull, "there are %d consents already: revoke what is not needed", api.MaxContextConsents)

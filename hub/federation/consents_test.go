@@ -71,6 +71,24 @@ func TestNoOrderOfCallsGetsAroundConsent(t *testing.T) {
 	})
 }
 
+func TestAConsentIsToTheMachineThatWasShown(t *testing.T) {
+	r := newRig(t, gives("alpha"))
+	out, err := r.Providers(t.Context(), desk)
+	if err != nil || out.Providers[0].Shown == "" {
+		t.Fatalf("%+v %v", out, err)
+	}
+	c := api.ContextConsent{Scope: "goals", Shown: out.Providers[0].Shown}
+	r.fleet.list[0].party.ID = "id_other"
+	var refusal *api.Error
+	if err := r.Consent(t.Context(), desk, "alpha", c); !errors.As(err, &refusal) || refusal.Code != api.CodeConflict {
+		t.Errorf("another machine under the name: %v", err)
+	}
+	r.fleet.list[0].party.ID = "id_alpha"
+	if err := r.Consent(t.Context(), desk, "alpha", c); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatAProviderSendsFurtherIsDecidedByOperators(t *testing.T) {
 	alpha := gives("alpha")
 	r := newRig(t, alpha)
@@ -127,7 +145,7 @@ func TestProvidersAreListedWithWhatTheyNeed(t *testing.T) {
 	if strings.ContainsRune(memory.Name, '\x1b') || memory.Node != "alpha" {
 		t.Errorf("%+v", memory)
 	}
-	if !beta.NeedsConsent || !slices.Equal(beta.Changed, []string{"URL"}) {
+	if !beta.NeedsConsent || !slices.Equal(beta.Changed, []string{"address or program"}) {
 		t.Errorf("%+v", beta)
 	}
 	if lost.Error == "" || lost.Consent == nil {

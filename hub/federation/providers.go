@@ -73,6 +73,7 @@ func nodeEntry(consents *ocp.Consents, a Asker, p api.Party) api.ContextProvider
 		e.DataFlow = ocp.DataFlow{Reads: true}
 		return e
 	}
+	e.Shown = subject(p).Digest()
 	err := consents.Permits(subject(p))
 	e.NeedsConsent = err != nil
 	var need *ocp.ConsentRequiredError
@@ -105,6 +106,7 @@ func tidyProvider(node string, v api.ContextProvider) api.ContextProvider {
 		ID: node + "/" + id, Node: node, Name: shown.Line(v.Name, maxWhere), Version: shown.Line(v.Version, api.MaxName),
 		Where: shown.Line(v.Where, maxWhere), Kinds: shown.Lines(v.Kinds, maxWords, api.MaxName), DataFlow: v.DataFlow,
 		NeedsConsent: v.NeedsConsent, Changed: shown.Lines(v.Changed, maxWords, api.MaxName), Error: shown.Line(v.Error, maxDetail),
+		Shown: shown.Line(v.Shown, api.MaxName),
 	}
 	out.DataFlow.EgressScopes = shown.Lines(v.DataFlow.EgressScopes, maxWords, maxWhere)
 	if n := len(v.DataFlow.EgressScopes); n > maxWords && out.Error == "" { // nobody consents to what is not seen

@@ -131,6 +131,9 @@ type ContextProvider struct {
 	// since, so that it must be consented to again.
 	Consent *ContextConsent `json:"consent,omitempty"`
 	Changed []string        `json:"changed,omitempty"`
+	// Shown names what is told here of who it is, where it is and what it does with data;
+	// a consent gives it back.
+	Shown string `json:"shown,omitempty"`
 	// Error is why it cannot be asked now.
 	Error string `json:"error,omitempty"`
 }
@@ -142,6 +145,9 @@ type ContextConsent struct {
 	Scope     string    `json:"scope"`
 	GrantedAt time.Time `json:"granted_at,omitzero"`
 	GrantedBy string    `json:"granted_by,omitempty"` // a name
+	// Shown is ContextProvider.Shown of the listing that was read before: if that is not
+	// what is there now, nothing is consented to. "" takes what is there now, unseen.
+	Shown string `json:"shown,omitempty"`
 }
 
 // ContextProviders is the answer to GET /v1/context/providers, and of a node to GET

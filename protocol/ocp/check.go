@@ -34,7 +34,7 @@ func (e *FrameError) Error() string {
 }
 
 func (f *Frame) fault(field, format string, args ...any) error {
-	return &FrameError{ID: cut(f.ID, MaxShown), Field: field, Reason: fmt.Sprintf(format, args...)}
+	return &FrameError{ID: Cut(f.ID, MaxShown), Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // Check tells what makes a frame invalid in either family, as *FrameError: a score

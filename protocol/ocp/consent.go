@@ -16,10 +16,16 @@ type Subject struct {
 	// says of itself.
 	Provider string
 	Name     string // as it calls itself
-	// URL is where it is asked: of a stdio provider, its command; of another node's,
-	// that node's identity.
+	// URL is where it is asked: of a stdio provider, its command and the file that it
+	// starts; of another node's, that node's identity.
 	URL      string
 	DataFlow DataFlow
+}
+
+// Digest tells this subject from any other: whoever was shown it can say so later.
+func (s Subject) Digest() string {
+	parts := append([]string{s.Provider, s.Name, s.URL, fmt.Sprint(s.DataFlow.Reads, s.DataFlow.Writes, s.DataFlow.Egress)}, sortedSet(s.DataFlow.EgressScopes)...)
+	return Digest(fmt.Sprintf("%q", parts))
 }
 
 // Consent is that a person lets a provider have queries that leave the machine. It
@@ -45,8 +51,8 @@ type Consents struct {
 type ConsentRequiredError struct {
 	Provider string
 	DataFlow DataFlow
-	// Changed is what differs from what there was consent for: "name", "URL", "data
-	// flow". It is empty where there was none.
+	// Changed is what differs from what there was consent for: "name", "address or
+	// program", "data flow". It is empty where there was none.
 	Changed []string
 }
 
@@ -113,7 +119,7 @@ func (c *Consents) Permits(s Subject) error {
 		changed = append(changed, "name")
 	}
 	if consent.URL != s.URL {
-		changed = append(changed, "URL")
+		changed = append(changed, "address or program")
 	}
 	if !consent.DataFlow.Equal(s.DataFlow) {
 		changed = append(changed, "data flow")

@@ -175,7 +175,7 @@ func TestTheReferencesConsentsAreReadAndAskedForAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := c.Permits(ocp.Subject{Provider: "p", Name: "docs", URL: "https://example.com", DataFlow: ocp.DataFlow{Reads: true, Egress: true}})
-	if err == nil || !strings.Contains(err.Error(), "name and URL changed") {
+	if err == nil || !strings.Contains(err.Error(), "name and address or program changed") {
 		t.Error(err)
 	}
 	if json.Unmarshal([]byte(`{"records":{"p":{"provider_id":"q","granted_scope":"x"}}}`), &c) == nil || len(c.All()) != 1 {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"opencode-mesh/protocol/api"
-	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/protocol/ocp"
 )
 
@@ -35,7 +33,7 @@ func (m *member) audit(leg *api.ContextAnswerLeg, result ocp.Result, q ocp.Query
 	}
 	frames, fault := valid(result.Frames)
 	if fault != nil {
-		leg.Error = clip(fault.Error(), maxText)
+		leg.Error = ocp.Line(fault.Error(), maxText)
 		m.log.Warn("frames of a context provider were dropped: they are not as they should be", "dropped", leg.Found-len(frames), "err", fault)
 	}
 	leg.Result.Frames = withinWeight(frames, q.MaxTokens)
@@ -94,15 +92,6 @@ func withinWeight(frames []ocp.Frame, maxTokens uint32) []ocp.Frame {
 // maxText is the longest error of a leg or provider, in bytes.
 const maxText = 512
 
-// clip makes text that may have words of a provider fit to be shown.
-func clip(s string, most int) string {
-	s = mesh.CleanLine(s)
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
-
 // maxLogged is how much of a line of a program's stderr is logged, in bytes.
 const maxLogged = 1 << 10
 
@@ -119,7 +108,7 @@ func (s *stderr) Write(b []byte) (int, error) {
 		part, rest, ended := bytes.Cut(b, []byte{'\n'})
 		s.line = append(s.line, part[:min(len(part), maxLogged+1-len(s.line))]...)
 		if ended {
-			s.log.Debug("a context provider says", "line", clip(string(s.line), maxLogged))
+			s.log.Debug("a context provider says", "line", ocp.Line(string(s.line), maxLogged))
 			s.line = s.line[:0]
 		}
 		b = rest

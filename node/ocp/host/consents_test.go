@@ -127,27 +127,97 @@ func TestAProgramThatSendsDataAwayNeedsConsentAndOneThatChangesNeedsItAgain(t *t
 	put(t, other, fileEgress, "")
 	cfg.Providers[0].Command = childArgs(other)
 	h = open(t, cfg)
-	wantOutcome(t, ask(t, h, "g4")["p"], api.ContextAsks, "again: its URL changed")
+	wantOutcome(t, ask(t, h, "g4")["p"], api.ContextAsks, "again: its address or program changed")
 	if has(t, dir, fileGoals) != "g2\n" || has(t, other, fileGoals) != "" {
 		t.Errorf("goals: %q %q", has(t, dir, fileGoals), has(t, other, fileGoals))
 	}
 }
 
-func TestWhatAConsentIsBoundToIsWhatWasTold(t *testing.T) {
+func TestAConsentIsToWhatThisAskerWasShown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, dir, fileEgress, "")
 	put(t, dir, fileName, "one")
 	h := open(t, Config{Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
-	entry(t, h, "p")
+	one := entry(t, h, "p").Shown
 	put(t, dir, fileName, "two")
-	h.members[0].disconnect() // the next one calls itself otherwise
+	h.members[0].disconnect()     // the next one calls itself otherwise
+	two := entry(t, h, "p").Shown // to somebody else
+	seen := func(shown string) error {
+		return h.Consent(t.Context(), "p", api.ContextConsent{Scope: "goals go there", Shown: shown})
+	}
+	wantCode(t, seen(one), api.CodeConflict)
 	wantOutcome(t, ask(t, h, "g")["p"], api.ContextAsks, "")
-	consent(t, h, "p")
-	wantOutcome(t, ask(t, h, "g")["p"], api.ContextAsks, "again: its name changed")
-	entry(t, h, "p")
-	consent(t, h, "p")
+	if err := seen(two); err != nil {
+		t.Fatal(err)
+	}
 	wantOutcome(t, ask(t, h, "g")["p"], api.ContextFrames, "")
+}
+
+func TestAProgramThatWasReplacedNeedsConsentAgain(t *testing.T) {
+	t.Parallel()
+	dir, bin := t.TempDir(), filepath.Join(t.TempDir(), "provider")
+	put(t, dir, fileEgress, "")
+	args := childArgs(dir)
+	original, err := os.ReadFile(args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(data []byte) {
+		t.Helper()
+		next := bin + ".next"
+		if err := os.WriteFile(next, data, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, bin); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(original)
+	args[0] = bin
+	h := open(t, Config{Providers: []Provider{{Name: "p", Command: args}}})
+	consent(t, h, "p")
+	wantOutcome(t, ask(t, h, "g1")["p"], api.ContextFrames, "")
+	h.members[0].disconnect()
+	replace(append(original, 0)) // it calls itself the same and does the same
+	wantOutcome(t, ask(t, h, "g2")["p"], api.ContextAsks, "again: its address or program changed")
+	h.members[0].disconnect()
+	replace(original)
+	wantOutcome(t, ask(t, h, "g3")["p"], api.ContextFrames, "")
+	if has(t, dir, fileGoals) != "g1\ng3\n" {
+		t.Errorf("goals: %q", has(t, dir, fileGoals))
+	}
+}
+
+func TestAnAddressIsSentNothingWhenItsConsentIsGone(t *testing.T) {
+	t.Parallel()
+	var posts requests
+	s := httptest.NewServer(&posts)
+	t.Cleanup(s.Close)
+	h := open(t, Config{Providers: []Provider{{Name: "never", URL: s.URL + "/1"}, {Name: "web", URL: s.URL + "/2"}}})
+	entry(t, h, "never")
+	consent(t, h, "web")
+	wantOutcome(t, ask(t, h, "g")["web"], api.ContextFrames, "")
+	if err := h.Revoke(t.Context(), "web"); err != nil {
+		t.Fatal(err)
+	}
+	before := posts.count()
+	h.Close()
+	if n := posts.count() - before; n != 0 || posts.has("shutdown") {
+		t.Errorf("%d requests after it", n)
+	}
+}
+
+func TestRevokingWhatIsNotThereBreaksOffNothing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir() // it sends nothing, so it needs no consent
+	h := open(t, Config{Providers: []Provider{{Name: "p", Command: childArgs(dir)}}})
+	legs := make(chan map[string]api.ContextAnswerLeg, 1)
+	go func() { legs <- ask(t, h, "late") }()
+	await(t, "the query", func() bool { return has(t, dir, fileGoals) != "" })
+	wantCode(t, h.Revoke(t.Context(), "p"), api.CodeNotFound)
+	put(t, dir, fileGo, "")
+	wantOutcome(t, (<-legs)["p"], api.ContextFrames, "")
 }
 
 func TestAScopeOffTheMachineIsEgressWhateverElseIsSaid(t *testing.T) {
@@ -294,5 +364,5 @@ func TestNoSecretOfACommandOrAddressIsShownOrStored(t *testing.T) {
 	h.Close()
 	cfg.Providers[0].URL = s.URL + "/p?key=another"
 	h = open(t, cfg)
-	wantOutcome(t, ask(t, h, "g")["web"], api.ContextAsks, "its URL changed")
+	wantOutcome(t, ask(t, h, "g")["web"], api.ContextAsks, "its address or program changed")
 }

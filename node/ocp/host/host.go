@@ -54,7 +54,8 @@ type Config struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	spawn func(transport.Command) (transport.Conn, error) // nil: transport.Spawn
+	spawn    func(transport.Command) (transport.Conn, error) // nil: transport.Spawn
+	identify func(command []string) (program, error)         // nil: programOf
 }
 
 // Host asks the providers of a node. Safe for concurrent use.
@@ -110,6 +111,9 @@ func New(cfg Config) (*Host, error) {
 	if cfg.spawn == nil {
 		cfg.spawn = func(c transport.Command) (transport.Conn, error) { return transport.Spawn(c) }
 	}
+	if cfg.identify == nil {
+		cfg.identify = programOf
+	}
 	store, err := openConsents(cfg.Path, cfg.Log)
 	if err != nil {
 		return nil, err
@@ -141,8 +145,8 @@ func (h *Host) Run(ctx context.Context) {
 	}
 }
 
-// Close breaks off what is under way, says goodbye to the providers and ends the programs.
-// Nothing is left of them once it returns.
+// Close breaks off what is under way, says goodbye to the programs and ends them. Nothing is
+// left of them once it returns; for queries of a Source see there.
 func (h *Host) Close() {
 	h.mu.Lock()
 	h.closed = true
@@ -202,8 +206,8 @@ func (h *Host) Ask(ctx context.Context, q ocp.Query, scope memory.Scope) ([]api.
 }
 
 // Providers tells of all providers. Those that were not met yet are met for that: a
-// handshake says nothing of a goal or a workspace. What is told of one is what a consent
-// that comes later is bound to. Consents to providers that are not configured any more
+// handshake says nothing of a goal or a workspace. What is told of one has a name, Shown,
+// to which a consent that comes later can be tied. Consents to providers that are not configured any more
 // come last.
 func (h *Host) Providers(ctx context.Context) (api.ContextProviders, error) {
 	out := api.ContextProviders{Providers: []api.ContextProvider{}}
@@ -238,9 +242,9 @@ func (h *Host) member(name string) *member {
 	return nil
 }
 
-// Consent records that a provider may have queries, as Providers last told of it; one that
-// was not told of yet is met first. It is there for good once this returns. Errors are
-// *api.Error where the caller can mend them.
+// Consent records that a provider may have queries, as it is now. Whoever says what they
+// were shown consents to nothing else: if it is another by now, that is api.CodeConflict. It
+// is there for good once this returns. Errors are *api.Error where the caller can mend them.
 func (h *Host) Consent(ctx context.Context, name string, c api.ContextConsent) error {
 	m := h.member(name)
 	if m == nil {
@@ -255,16 +259,16 @@ func (h *Host) Consent(ctx context.Context, name string, c api.ContextConsent) e
 	switch {
 	case c.Scope == "":
 		return api.Errorf(api.CodeBadRequest, "say in words what may leave, and where to")
-	case len(c.Scope) > api.MaxContextScope || clip(c.Scope, api.MaxContextScope) != c.Scope:
+	case len(c.Scope) > api.MaxContextScope || ocp.Line(c.Scope, api.MaxContextScope) != c.Scope:
 		return api.Errorf(api.CodeBadRequest, "what may leave is said in a line of at most %d bytes", api.MaxContextScope)
 	}
-	s, err := m.subject(ctx)
+	s, err := m.subject(ctx, c.Shown)
 	if err != nil {
 		return err
 	}
 	consent := ocp.Consent{
 		Provider: s.Provider, Name: s.Name, URL: s.URL, DataFlow: s.DataFlow,
-		GrantedScope: c.Scope, GrantedAt: h.cfg.Now().UTC(), GrantedBy: clip(c.GrantedBy, maxWord),
+		GrantedScope: c.Scope, GrantedAt: h.cfg.Now().UTC(), GrantedBy: ocp.Line(c.GrantedBy, maxWord),
 	}
 	if err := h.consents.record(consent); err != nil {
 		return err
@@ -273,9 +277,9 @@ func (h *Host) Consent(ctx context.Context, name string, c api.ContextConsent) e
 	return nil
 }
 
-// Revoke takes a consent back. Once it returns without an error, nothing is sent to the
-// provider any more: a query that is under way is broken off. A consent that is not there
-// is api.CodeNotFound.
+// Revoke takes a consent back. Once it returns without an error, no query is sent to the
+// provider any more: one that is under way is broken off. A consent that is not there is
+// api.CodeNotFound, and breaks off nothing.
 func (h *Host) Revoke(ctx context.Context, name string) error {
 	m := h.member(name)
 	ctx, done, err := h.begin(ctx)
@@ -284,7 +288,7 @@ func (h *Host) Revoke(ctx context.Context, name string) error {
 	}
 	defer done()
 	had, err := h.consents.revoke(name)
-	if m != nil {
+	if had && m != nil {
 		err = errors.Join(err, m.interrupt(ctx))
 	}
 	switch {

@@ -84,6 +84,33 @@ func TestWhatHangsEndsInTimeAndTheOthersCount(t *testing.T) {
 	}
 }
 
+func TestAMemoryThatHangsAtItsDiskHoldsUpNeitherOthersNorTheEnd(t *testing.T) {
+	t.Parallel()
+	release, gone := make(chan struct{}), make(chan struct{}, maxWaiting)
+	h := open(t, Config{Timeout: time.Second, Wait: time.Second, Providers: []Provider{
+		{Name: "stuck", Source: source(func(ocp.Query, memory.Scope) (ocp.Result, error) {
+			<-release
+			gone <- struct{}{}
+			return ocp.Result{}, nil
+		})}, goodSource(),
+	}})
+	var work sync.WaitGroup
+	for range maxWaiting {
+		work.Go(func() {
+			legs := ask(t, h, "g")
+			wantOutcome(t, legs["stuck"], api.ContextFailed, "did not answer in time")
+			wantOutcome(t, legs["memory"], api.ContextFrames, "")
+		})
+	}
+	work.Wait()
+	wantOutcome(t, ask(t, h, "one more")["stuck"], api.ContextFailed, "busy")
+	h.Close()
+	close(release)
+	for range maxWaiting {
+		<-gone
+	}
+}
+
 func TestAnAnswerThatComesLateIsNotThatOfTheNextQuery(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ const (
 // meet makes sure that there is a connection and that it is known who is at its other end:
 // a program is asked when it is started, an address before every query, since something
 // else may answer there by then. Called with the turn.
-func (m *member) meet(ctx context.Context) (*ocp.HandshakeAck, error) {
+func (m *member) meet(ctx context.Context) (*meeting, error) {
 	if m.conn != nil && !m.remote() {
 		return m.lastMet(), nil
 	}
@@ -45,10 +45,17 @@ func (m *member) meet(ctx context.Context) (*ocp.HandshakeAck, error) {
 	}
 	ack.Provider.DataFlow = flow(ack.Provider.DataFlow)
 	m.used = m.cfg.Now()
+	met := &meeting{ack, m.file}
 	m.mu.Lock()
-	m.met = &ack
+	m.met = met
 	m.mu.Unlock()
-	return &ack, nil
+	return met, nil
+}
+
+// meeting is what was found of a provider when it was met. It does not change.
+type meeting struct {
+	ocp.HandshakeAck
+	file program // that was started
 }
 
 // connect starts the program, or prepares exchanges with the address. Called with the
@@ -68,12 +75,19 @@ func (m *member) connect() error {
 	if wait := m.retryAt.Sub(m.cfg.Now()); m.fails > 1 && wait > 0 {
 		return fmt.Errorf("provider %s failed %d times in a row and is not started again for %s: %w", m.Name, m.fails, wait.Round(time.Millisecond), m.why)
 	}
-	c, err := m.cfg.spawn(transport.Command{ID: m.Name, Args: m.Command, Stderr: &stderr{log: m.log}, Timeout: m.exchangeTimeout()})
+	file, err := m.cfg.identify(m.Command)
+	if err != nil {
+		err = &transport.SpawnError{ID: m.Name, Err: err}
+		m.failed(context.Background(), err)
+		return err
+	}
+	args := append([]string{file.path}, m.Command[1:]...)
+	c, err := m.cfg.spawn(transport.Command{ID: m.Name, Args: args, Stderr: &stderr{log: m.log}, Timeout: m.exchangeTimeout()})
 	if err != nil {
 		m.failed(context.Background(), err)
 		return err
 	}
-	m.conn = c
+	m.conn, m.file = c, file
 	return nil
 }
 
@@ -82,8 +96,10 @@ func (m *member) exchangeTimeout() time.Duration {
 	return max(m.cfg.Timeout, transport.ExchangeTimeout)
 }
 
+// address is where an HTTP provider is. It is told of no end: there may be no consent any
+// more, or never was, and each query begins with a handshake anyway.
 func (p Provider) address(timeout time.Duration) transport.Address {
-	return transport.Address{ID: p.Name, URL: p.URL, Token: p.Token, Timeout: timeout}
+	return transport.Address{ID: p.Name, URL: p.URL, Token: p.Token, Timeout: timeout, Quiet: true}
 }
 
 // checkAck refuses a provider that could not be shown, and so not be consented to.
@@ -104,53 +120,51 @@ func checkAck(id string, ack ocp.HandshakeAck) error {
 	return nil
 }
 
-func (m *member) lastMet() *ocp.HandshakeAck {
+func (m *member) lastMet() *meeting {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.met
 }
 
 // subjectOf is the provider as consent sees it.
-func (m *member) subjectOf(ack *ocp.HandshakeAck) ocp.Subject {
-	return ocp.Subject{Provider: m.Name, Name: ack.Provider.Name, URL: m.bound(), DataFlow: ack.Provider.DataFlow}
+func (m *member) subjectOf(met *meeting) ocp.Subject {
+	return ocp.Subject{Provider: m.Name, Name: met.Provider.Name, URL: m.bound(met.file), DataFlow: met.Provider.DataFlow}
 }
 
 // greet meets the provider for somebody who wants to know who it is. What was known
 // before is returned with an error, if anything was.
-func (m *member) greet(ctx context.Context) (*ocp.HandshakeAck, error) {
+func (m *member) greet(ctx context.Context) (*meeting, error) {
 	ctx, cancel := context.WithTimeout(ctx, LegTimeout)
 	defer cancel()
-	var ack *ocp.HandshakeAck
+	var met *meeting
 	var err error
-	if late := m.inTurn(ctx, func(own context.Context) { ack, err = m.meet(own) }); late != nil {
+	if late := m.inTurn(ctx, func(own context.Context) { met, err = m.meet(own) }); late != nil {
 		return m.lastMet(), late
 	}
 	if err != nil {
 		return m.lastMet(), err
 	}
-	return ack, nil
+	return met, nil
 }
 
-// subject is what a consent is bound to: who was told of last, so that nothing is
-// consented to that nobody saw.
-func (m *member) subject(ctx context.Context) (ocp.Subject, error) {
-	m.mu.Lock()
-	told := m.told
-	m.mu.Unlock()
-	if m.Source != nil || told != nil && !told.DataFlow.Egress {
+// subject is what a consent is bound to: who it is now, which must be what the asker was
+// shown, if that is said.
+func (m *member) subject(ctx context.Context, shown string) (ocp.Subject, error) {
+	if m.Source != nil {
 		return ocp.Subject{}, notNeeded(m.Name)
 	}
-	if told != nil {
-		return *told, nil
+	met, err := m.greet(ctx)
+	if met == nil || err != nil && (shown == "" || shown != m.subjectOf(met).Digest()) {
+		return ocp.Subject{}, api.Errorf(api.CodeUnavailable, "nothing was consented to, because who it is cannot be known now: %s", ocp.Line(err.Error(), maxText))
 	}
-	ack, err := m.greet(ctx)
-	if err != nil {
-		return ocp.Subject{}, api.Errorf(api.CodeUnavailable, "nothing was consented to, because who it is cannot be known now: %s", clip(err.Error(), maxText))
-	}
-	if !ack.Provider.DataFlow.Egress {
+	s := m.subjectOf(met)
+	switch {
+	case !s.DataFlow.Egress:
 		return ocp.Subject{}, notNeeded(m.Name)
+	case shown != "" && shown != s.Digest():
+		return ocp.Subject{}, api.Errorf(api.CodeConflict, "nothing was consented to: %s is not what you were shown any more, look again", m.Name)
 	}
-	return m.subjectOf(ack), nil
+	return s, nil
 }
 
 func notNeeded(name string) error {
@@ -173,23 +187,21 @@ func (m *member) show(ctx context.Context) api.ContextProvider {
 		e.Version, e.Kinds, e.DataFlow = m.Version, m.kinds(), ocp.DataFlow{Reads: true}
 		return e
 	}
-	ack, err := m.greet(ctx)
+	met, err := m.greet(ctx)
 	if err != nil {
-		e.Error = clip(err.Error(), maxText)
+		e.Error = ocp.Line(err.Error(), maxText)
 	}
 	if c, ok := m.consents.get(m.Name); ok {
 		e.Consent = given(c)
 	}
-	if ack == nil {
+	if met == nil {
 		e.Name, e.DataFlow.Egress, e.NeedsConsent = "", m.remote(), m.remote()
 		return e
 	}
-	s := m.subjectOf(ack)
-	m.mu.Lock()
-	m.told = &s
-	m.mu.Unlock()
-	e.Name, e.Version, e.DataFlow = mesh.CleanLine(ack.Provider.Name), mesh.CleanLine(ack.Provider.Version), ack.Provider.DataFlow
-	for _, k := range ack.Capabilities.Query.Kinds {
+	s := m.subjectOf(met)
+	e.Shown = s.Digest()
+	e.Name, e.Version, e.DataFlow = mesh.CleanLine(met.Provider.Name), mesh.CleanLine(met.Provider.Version), met.Provider.DataFlow
+	for _, k := range met.Capabilities.Query.Kinds {
 		e.Kinds = append(e.Kinds, mesh.CleanLine(k))
 	}
 	var need *ocp.ConsentRequiredError

@@ -27,16 +27,18 @@ type member struct {
 
 	waiting atomic.Int32 // for the turn
 
-	turn    chan struct{} // holds a value while nobody has the turn, which guards the following
+	// turn holds a value while nobody has the turn, which guards the following. Of a Source
+	// it holds many, and there is nothing to guard.
+	turn    chan struct{}
 	conn    transport.Conn
+	file    program   // that conn was started from
 	used    time.Time // when conn last did something
 	fails   int       // in a row
 	why     error     // the last of them
 	retryAt time.Time
 
 	mu   sync.Mutex // guards the following
-	met  *ocp.HandshakeAck
-	told *ocp.Subject            // as Providers last told of it
+	met  *meeting
 	stop context.CancelCauseFunc // breaks off what has the turn; nil: nothing has
 }
 
@@ -49,19 +51,24 @@ var (
 func (h *Host) newMember(p Provider) *member {
 	m := &member{
 		Provider: p, cfg: h.cfg, consents: h.consents, log: h.cfg.Log.With("provider", p.Name),
-		life: h.life, work: &h.work, turn: make(chan struct{}, 1),
+		life: h.life, work: &h.work,
 	}
-	m.turn <- struct{}{}
+	turns := 1
+	if p.Source != nil {
+		turns = maxWaiting
+	}
+	m.turn = make(chan struct{}, turns)
+	for range turns {
+		m.turn <- struct{}{}
+	}
 	return m
 }
 
-// take waits for the turn, as long as ctx and the configuration let it. What is done with
-// it has a context of its own, which ends with a Revoke and with the Host: whoever waits
-// for it may go away, and costs the provider neither its time nor its connection.
-func (m *member) take(ctx context.Context) (own context.Context, done func(), err error) {
+// await waits for the turn, as long as ctx and the configuration let it.
+func (m *member) await(ctx context.Context) error {
 	if m.waiting.Add(1) > maxWaiting {
 		m.waiting.Add(-1)
-		return nil, nil, fmt.Errorf("provider %s is busy: %d queries wait for it", m.Name, maxWaiting)
+		return fmt.Errorf("provider %s is busy: %d queries wait for it", m.Name, maxWaiting)
 	}
 	defer m.waiting.Add(-1)
 	timer := time.NewTimer(m.cfg.Wait)
@@ -69,13 +76,23 @@ func (m *member) take(ctx context.Context) (own context.Context, done func(), er
 	select {
 	case <-m.turn:
 	case <-timer.C:
-		return nil, nil, fmt.Errorf("provider %s is busy: for %s others waited before; ask again", m.Name, m.cfg.Wait)
+		return fmt.Errorf("provider %s is busy: for %s others waited before; ask again", m.Name, m.cfg.Wait)
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("provider %s is busy with other queries: %w", m.Name, context.Cause(ctx))
+		return fmt.Errorf("provider %s is busy with other queries: %w", m.Name, context.Cause(ctx))
 	}
 	if ctx.Err() != nil { // nobody would read the answer
 		m.turn <- struct{}{}
-		return nil, nil, fmt.Errorf("provider %s was not asked: %w", m.Name, context.Cause(ctx))
+		return fmt.Errorf("provider %s was not asked: %w", m.Name, context.Cause(ctx))
+	}
+	return nil
+}
+
+// take waits for the turn. What is done with it has a context of its own, which ends with a
+// Revoke and with the Host: whoever waits for it may go away, and costs the provider neither
+// its time nor its connection.
+func (m *member) take(ctx context.Context) (own context.Context, done func(), err error) {
+	if err := m.await(ctx); err != nil {
+		return nil, nil, err
 	}
 	own, cancel := context.WithCancelCause(m.life)
 	m.mu.Lock()
@@ -137,12 +154,7 @@ func (m *member) interrupt(ctx context.Context) error {
 // *ocp.ConsentRequiredError mean that nothing of it was sent.
 func (m *member) query(ctx context.Context, q ocp.Query, scope memory.Scope) (ocp.Result, error) {
 	if m.Source != nil {
-		if !matches(m.kinds(), q) {
-			return ocp.Result{}, errOther
-		}
-		ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
-		defer cancel()
-		return m.Source.Query(ctx, q, scope)
+		return m.fromSource(ctx, q, scope)
 	}
 	ctx, cancel := context.WithTimeout(ctx, LegTimeout)
 	defer cancel()
@@ -152,6 +164,35 @@ func (m *member) query(ctx context.Context, q ocp.Query, scope memory.Scope) (oc
 		return ocp.Result{}, late
 	}
 	return result, err
+}
+
+// fromSource asks a Source. Nobody waits for it longer than its time, whatever holds it up;
+// its turn is taken until it has really ended, so that not more and more of it hangs.
+func (m *member) fromSource(ctx context.Context, q ocp.Query, scope memory.Scope) (ocp.Result, error) {
+	if !matches(m.kinds(), q) {
+		return ocp.Result{}, errOther
+	}
+	if err := m.await(ctx); err != nil {
+		return ocp.Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
+	defer cancel()
+	type answer struct {
+		result ocp.Result
+		err    error
+	}
+	got := make(chan answer, 1)
+	go func() { // see Source for who waits for it
+		defer func() { m.turn <- struct{}{} }()
+		result, err := m.Source.Query(ctx, q, scope)
+		got <- answer{result, err}
+	}()
+	select {
+	case a := <-got:
+		return a.result, a.err
+	case <-ctx.Done():
+		return ocp.Result{}, fmt.Errorf("provider %s did not answer in time: %w", m.Name, context.Cause(ctx))
+	}
 }
 
 // attempts asks once more if a program ended since it was last asked: that does not cost
@@ -172,14 +213,14 @@ func (m *member) ask(ctx context.Context, q ocp.Query) (ocp.Result, error) {
 	if err := m.approachable(q); err != nil {
 		return ocp.Result{}, err
 	}
-	ack, err := m.meet(ctx)
+	met, err := m.meet(ctx)
 	if err != nil {
 		return ocp.Result{}, err
 	}
-	if !matches(ack.Capabilities.Query.Kinds, q) {
+	if !matches(met.Capabilities.Query.Kinds, q) {
 		return ocp.Result{}, errOther
 	}
-	if err := m.consents.permits(m.subjectOf(ack)); err != nil {
+	if err := m.consents.permits(m.subjectOf(met)); err != nil {
 		return ocp.Result{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Timeout)
@@ -195,7 +236,7 @@ func (m *member) approachable(q ocp.Query) error {
 		return nil
 	}
 	c, ok := m.consents.get(m.Name)
-	if ok && c.URL == m.bound() {
+	if ok && c.URL == m.bound(program{}) {
 		return nil
 	}
 	if met := m.lastMet(); met != nil {
@@ -204,7 +245,7 @@ func (m *member) approachable(q ocp.Query) error {
 		}
 		return m.consents.permits(m.subjectOf(met))
 	}
-	s := ocp.Subject{Provider: m.Name, Name: c.Name, URL: m.bound(), DataFlow: c.DataFlow}
+	s := ocp.Subject{Provider: m.Name, Name: c.Name, URL: m.bound(program{}), DataFlow: c.DataFlow}
 	s.DataFlow.Egress = true
 	return m.consents.permits(s)
 }
@@ -252,6 +293,9 @@ func (m *member) disconnect() {
 
 // retire ends a program that was not asked for long.
 func (m *member) retire() {
+	if m.Source != nil {
+		return
+	}
 	select {
 	case <-m.turn:
 	default:
@@ -264,8 +308,11 @@ func (m *member) retire() {
 	m.turn <- struct{}{}
 }
 
-// close says goodbye. Nothing else is under way.
+// close says goodbye to a program. Nothing else is under way.
 func (m *member) close() {
+	if m.Source != nil {
+		return
+	}
 	<-m.turn
 	m.disconnect()
 	m.turn <- struct{}{}
@@ -290,7 +337,7 @@ func (m *member) leg(ctx context.Context, q ocp.Query, scope memory.Scope) *api.
 		if errors.Is(context.Cause(ctx), errClosed) {
 			err = errClosed
 		}
-		out.Outcome, out.Error = api.ContextFailed, clip(err.Error(), maxText)
+		out.Outcome, out.Error = api.ContextFailed, ocp.Line(err.Error(), maxText)
 		m.log.Warn("a context provider was asked in vain", "err", err)
 	default:
 		m.audit(out, result, q)

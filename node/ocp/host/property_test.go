@@ -25,11 +25,12 @@ import (
 // face is who a provider is at a moment.
 type face struct {
 	name, where string
+	file        string // what is in the program's file
 	flow        ocp.DataFlow
 }
 
 func (f face) equal(g face) bool {
-	return f.name == g.name && f.where == g.where && f.flow.Equal(g.flow)
+	return f.name == g.name && f.where == g.where && f.file == g.file && f.flow.Equal(g.flow)
 }
 
 // world has two providers that change as they like, an address and a program, and knows
@@ -40,9 +41,11 @@ type world struct {
 	mu      sync.Mutex      // guards the following
 	faces   map[string]face // as they are, where: as configured
 	granted map[string]face
-	told    map[string]face // as listed since the host was started
-	crash   bool            // the program ends when it is asked the next time
-	goals   map[string]int  // that arrived, by provider
+	giving  map[string]face   // that is being consented to
+	told    map[string]face   // as listed the last time
+	shown   map[string]string // what names that
+	crash   bool              // the program ends when it is asked the next time
+	goals   map[string]int    // that arrived, by provider
 	crimes  []string
 }
 
@@ -57,7 +60,8 @@ func (w *world) arrived(provider string, now face, goal string) {
 	}
 	got, ok := w.granted[provider]
 	now.flow.Egress = true
-	if !ok || !got.equal(now) {
+	giving, also := w.giving[provider]
+	if (!ok || !got.equal(now)) && (!also || !giving.equal(now)) {
 		w.crimes = append(w.crimes, fmt.Sprintf("%s as %+v got %q with the consent %+v (%v)", provider, now, goal, got, ok))
 	}
 }
@@ -108,21 +112,26 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	_, _ = rw.Write(out)
 }
 
-// program is one start of the program: who it is cannot change any more.
-type program struct {
+// started is one start of the program: who it is cannot change any more.
+type started struct {
 	w    *world
 	face face
 	dead bool
 }
 
+// identify finds the program's file. It is started at once after it.
+func (w *world) identify(command []string) (program, error) {
+	return program{path: command[0], digest: w.face("cmd").file}, nil
+}
+
 func (w *world) spawn(c transport.Command) (transport.Conn, error) {
 	f := w.face("cmd")
 	f.where = c.Args[0]
-	return &program{w: w, face: f}, nil
+	return &started{w: w, face: f}, nil
 }
 
 // Exchange implements transport.Conn.
-func (p *program) Exchange(ctx context.Context, e ocp.Envelope) (ocp.Envelope, error) {
+func (p *started) Exchange(ctx context.Context, e ocp.Envelope) (ocp.Envelope, error) {
 	p.w.mu.Lock()
 	p.dead = p.dead || e.Query != nil && p.w.crash
 	if e.Query != nil {
@@ -136,7 +145,7 @@ func (p *program) Exchange(ctx context.Context, e ocp.Envelope) (ocp.Envelope, e
 }
 
 // Close implements transport.Conn.
-func (p *program) Close() error { return nil }
+func (p *started) Close() error { return nil }
 
 // TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent counts what arrives at the
 // providers.
@@ -148,7 +157,7 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		w := &world{faces: map[string]face{}, granted: map[string]face{}, told: map[string]face{}, goals: map[string]int{}}
+		w := &world{faces: map[string]face{}, granted: map[string]face{}, told: map[string]face{}, shown: map[string]string{}, giving: map[string]face{}, goals: map[string]int{}}
 		w.server = httptest.NewServer(w)
 		defer w.server.Close()
 		w.faces["web"] = face{name: "a", where: w.server.URL + "/a"}
@@ -158,9 +167,8 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 			if h != nil {
 				h.Close()
 			}
-			w.told = map[string]face{}
 			h, err = New(Config{
-				Path: filepath.Join(dir, "consents.json"), Log: slog.New(slog.DiscardHandler), BackoffMin: 1, BackoffMax: 1, spawn: w.spawn,
+				Path: filepath.Join(dir, "consents.json"), Log: slog.New(slog.DiscardHandler), BackoffMin: 1, BackoffMax: 1, spawn: w.spawn, identify: w.identify,
 				Providers: []Provider{{Name: "web", URL: w.faces["web"].where}, {Name: "cmd", Command: []string{w.faces["cmd"].where}}},
 			})
 			if err != nil {
@@ -184,31 +192,44 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 		running := func(p string) (f face) {
 			f = w.face(p)
 			atRest(h.member(p), func() {
-				if c, ok := h.member(p).conn.(*program); ok && !c.dead {
+				if c, ok := h.member(p).conn.(*started); ok && !c.dead {
 					f = c.face
 				}
 			})
 			return f
 		}
-		consent := func(p string) {
-			seen, ok := w.told[p]
-			if !ok {
-				seen = effective(p, running(p))
+		// list has the providers told of.
+		list := func() {
+			got, err := h.Providers(context.Background())
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for i, p := range []string{"web", "cmd"} {
+				w.told[p], w.shown[p] = effective(p, running(p)), got.Providers[i].Shown
+			}
+		}
+		// consent consents to what was told, or unseen to what is there; alone: nothing else
+		// goes on, so it is known what that is.
+		consent := func(p string, unseen, alone bool) {
+			now := effective(p, running(p))
+			c, to := api.ContextConsent{Scope: "it may"}, now
+			if told, ok := w.told[p]; ok && !unseen {
+				c.Shown, to = w.shown[p], told
 			}
 			w.mu.Lock()
-			before, had := w.granted[p]
-			w.granted[p] = seen // before it is there
+			if !alone || to.equal(now) {
+				w.giving[p] = to // before it is there
+			}
 			w.mu.Unlock()
-			if err := h.Consent(context.Background(), p, api.ContextConsent{Scope: "it may"}); err != nil {
-				w.mu.Lock()
-				delete(w.granted, p)
-				if had {
-					w.granted[p] = before
-				}
-				w.mu.Unlock()
-				if seen.flow.Egress {
-					rt.Fatalf("consent to %+v: %v", seen, err)
-				}
+			err := h.Consent(context.Background(), p, c)
+			w.mu.Lock()
+			delete(w.giving, p)
+			if err == nil {
+				w.granted[p] = to
+			}
+			w.mu.Unlock()
+			if want := to.equal(now) && now.flow.Egress; alone && want != (err == nil) {
+				rt.Fatalf("consent to %+v, shown %+v: %v", now, to, err)
 			}
 		}
 		revoke := func(p string) {
@@ -235,16 +256,9 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 					rt.Fatal(w.crimes[0])
 				}
 			},
-			"consent": func(rt *rapid.T) { consent(provider.Draw(rt, "to")) },
+			"consent": func(rt *rapid.T) { consent(provider.Draw(rt, "to"), rapid.Bool().Draw(rt, "unseen"), true) },
 			"revoke":  func(rt *rapid.T) { revoke(provider.Draw(rt, "of")) },
-			"list": func(rt *rapid.T) {
-				if _, err := h.Providers(context.Background()); err != nil {
-					rt.Fatal(err)
-				}
-				for _, p := range []string{"web", "cmd"} {
-					w.told[p] = effective(p, running(p))
-				}
-			},
+			"list":    func(*rapid.T) { list() },
 			"change": func(rt *rapid.T) {
 				p := provider.Draw(rt, "who")
 				w.mu.Lock()
@@ -252,6 +266,9 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 				f := w.faces[p]
 				f.name = rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
 				f.flow = flows.Draw(rt, "flow")
+				if p == "cmd" {
+					f.file = rapid.SampledFrom([]string{"", "replaced"}).Draw(rt, "file")
+				}
 				w.faces[p] = f
 			},
 			"move": func(rt *rapid.T) {
@@ -298,12 +315,13 @@ func TestNoOrderOfCallsGetsAGoalOffTheMachineWithoutConsent(t *testing.T) {
 			"queries while consents change": func(rt *rapid.T) {
 				p := provider.Draw(rt, "of")
 				give := rapid.Bool().Draw(rt, "give")
+				list()
 				var work sync.WaitGroup
 				for range 3 {
 					work.Go(func() { ask() })
 				}
 				if give {
-					consent(p)
+					consent(p, false, false)
 				}
 				revoked := make(chan struct{})
 				go func() {

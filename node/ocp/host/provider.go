@@ -2,9 +2,6 @@ package host
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -16,7 +13,9 @@ import (
 )
 
 // Source is a provider within this process, such as a memory.Index. Nothing of a query
-// leaves the process, so it needs no consent. It keeps to the budget and to the scope.
+// leaves the process, so it needs no consent. It keeps to the budget and to the scope. A
+// query that goes on after its context ended, such as one that hangs at the disk, is waited
+// for by whoever closes the Source, not by the Host.
 type Source interface {
 	Query(ctx context.Context, q ocp.Query, scope memory.Scope) (ocp.Result, error)
 }
@@ -88,19 +87,15 @@ func (p Provider) where() (shown string, whole bool) {
 	return "", true
 }
 
-// bound is its whole address or command for a consent to be bound to, with a digest for
-// what is not shown.
-func (p Provider) bound() string {
+// bound is what a consent is bound to: its whole address, or its whole command and what is
+// in the file that it starts, with a digest for what is not shown.
+func (p Provider) bound(file program) string {
 	shown, whole := p.where()
-	if whole {
+	if whole && p.URL != "" {
 		return shown
 	}
-	all, err := json.Marshal(append([]string{p.URL}, p.Command...))
-	if err != nil {
-		all = []byte(fmt.Sprintf("%q", append([]string{p.URL}, p.Command...)))
-	}
-	sum := sha256.Sum256(all)
-	return shown + " sha256:" + hex.EncodeToString(sum[:])
+	all := append([]string{p.URL, file.path, file.digest}, p.Command...)
+	return shown + " " + ocp.Digest(fmt.Sprintf("%q", all))
 }
 
 // remote: its messages leave this machine whatever it says.

@@ -253,7 +253,7 @@ func TestAFrameThatIsTooLargeIsCutToTheLinesThatMatter(t *testing.T) {
 	lines[250] = "here the walrus is told of"
 	it := item("one", strings.Join(lines, "\n")+"\n")
 	it.Kind = ocp.KindDoc
-	it.Provenance = []ocp.Provenance{{Type: "file", URI: "file:a.txt", Range: "L11-410", Digest: digest(it.Content)}}
+	it.Provenance = []ocp.Provenance{{Type: "file", URI: "file:a.txt", Range: "L11-410", Digest: ocp.Digest(it.Content)}}
 	put(t, x, it)
 	res := ask(t, x, ocp.Query{Goal: "walrus", MaxTokens: 60}, Scope{All: true})
 	if len(res.Frames) != 1 || !res.Truncated {
@@ -269,7 +269,7 @@ func TestAFrameThatIsTooLargeIsCutToTheLinesThatMatter(t *testing.T) {
 	if want := strings.Join(lines[first:first+n], "\n") + "\n"; f.Content != want {
 		t.Errorf("the range %s is not where the content is", p.Range)
 	}
-	if p.Digest != digest(f.Content) {
+	if p.Digest != ocp.Digest(f.Content) {
 		t.Errorf("the digest is not that of the range")
 	}
 	if res = ask(t, x, ocp.Query{Goal: "walrus", MaxTokens: 10}, Scope{All: true}); len(res.Frames) != 0 || !res.Truncated || *res.DroppedEstimate != 1 {

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"opencode-mesh/protocol/ocp"
 )
@@ -82,7 +81,7 @@ func tidy(it Item) (Item, error) {
 	case it.Title == "" || it.Label == "":
 		return it, fmt.Errorf("memory: %s has no title or no label", it.ID)
 	}
-	it.Content = cutText(ocp.Clean(it.Content), MaxContent)
+	it.Content = ocp.Cut(ocp.Clean(it.Content), MaxContent)
 	it.Paths = it.Paths[:min(len(it.Paths), MaxPaths)]
 	it.Provenance = it.Provenance[:min(len(it.Provenance), maxLinks)]
 	it.Relations = it.Relations[:min(len(it.Relations), maxLinks)]
@@ -99,18 +98,7 @@ func tidy(it Item) (Item, error) {
 
 // line is text as one line of at most MaxTitle bytes.
 func line(s string) string {
-	return cutText(strings.Join(strings.Fields(ocp.Clean(s)), " "), MaxTitle)
-}
-
-// cutText is the beginning of a text in at most n bytes, whole characters.
-func cutText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return ocp.Cut(strings.Join(strings.Fields(ocp.Clean(s)), " "), MaxTitle)
 }
 
 func (it *Item) encode() ([]byte, error) { return json.Marshal(it) }

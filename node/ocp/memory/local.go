@@ -69,7 +69,7 @@ func fileItem(r *api.MemoryResult, workspace, path, text string) Item {
 		if at := strings.LastIndexByte(text, '\n'); at >= 0 {
 			text = text[:at+1]
 		} else {
-			text = cutText(text, MaxContent-utf8.UTFMax)
+			text = ocp.Cut(text, MaxContent-utf8.UTFMax)
 		}
 		last = strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1
 	}
@@ -78,12 +78,12 @@ func fileItem(r *api.MemoryResult, workspace, path, text string) Item {
 		title = fmt.Sprintf("%s (lines 1–%d of %d)", path, last, lines)
 	}
 	it := Item{
-		ID: fromFile + brief(r.Task) + "/" + digest(path)[len("sha256:"):][:16], Kind: kind, Title: "File " + title,
+		ID: fromFile + brief(r.Task) + "/" + ocp.Digest(path)[len("sha256:"):][:16], Kind: kind, Title: "File " + title,
 		Label: fmt.Sprintf("File %s of %s, %s", title, nameOf(r.Target), r.EndedAt.Format(time.DateOnly)), Content: text, URI: "file:" + filepath.ToSlash(path),
 		Workspace: workspace, Controller: r.Controller.ID, Target: r.Target.ID, ControllerName: r.Controller.Name, TargetName: r.Target.Name,
 		At: r.EndedAt, Paths: []string{path},
 		Relations: []ocp.Relation{{Rel: "produced_by", TargetURI: "task:" + r.Task, DisplayName: "Task " + between(r.Controller, r.Target)}},
 	}
-	it.Provenance = []ocp.Provenance{{Type: "file", URI: it.URI, Range: lineRange(1, last), Digest: digest(text), By: nameOf(r.Target)}}
+	it.Provenance = []ocp.Provenance{{Type: "file", URI: it.URI, Range: lineRange(1, last), Digest: ocp.Digest(text), By: nameOf(r.Target)}}
 	return it
 }

@@ -1,8 +1,6 @@
 package memory
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -81,7 +79,7 @@ func snip(f *ocp.Frame, room int, stems map[string]float64) bool {
 	from, to := bestLines(lines, budget, stems)
 	var text, where string
 	if from == to { // a line that is too long by itself: its beginning
-		text = cutText(f.Content, budget)
+		text = ocp.Cut(f.Content, budget)
 		where = "the beginning"
 	} else {
 		text = strings.Join(lines[from:to], "")
@@ -101,7 +99,7 @@ func snip(f *ocp.Frame, room int, stems map[string]float64) bool {
 			}
 			first := firstLine(p.Range)
 			p.Range = lineRange(first+from, first+to-1)
-			p.Digest = digest(text)
+			p.Digest = ocp.Digest(text)
 		}
 		provenance = append(provenance, p)
 	}
@@ -145,12 +143,6 @@ func bestLines(lines []string, budget int, stems map[string]float64) (from, to i
 		to++
 	}
 	return from, to
-}
-
-// digest is that of a text, as provenance has it.
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
 // lineRange is a range of lines, from 1 and both included.

@@ -139,7 +139,7 @@ func (s *search) stems() map[string]float64 {
 func (s *search) words(q ocp.Query) error {
 	seen := map[string]bool{}
 	for _, text := range []string{q.QueryText, q.Goal} {
-		words(cutText(ocp.Clean(text), maxQueryBytes), func(w string) {
+		words(ocp.Cut(ocp.Clean(text), maxQueryBytes), func(w string) {
 			if !seen[w] && !fillers[w] && len(seen) < maxQueryWords {
 				seen[w] = true
 				s.terms = append(s.terms, &term{word: w})

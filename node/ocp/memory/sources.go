@@ -25,7 +25,7 @@ func resultItem(r *api.MemoryResult) Item {
 	}
 	var b strings.Builder
 	if asked != "" {
-		fmt.Fprintf(&b, "Task: %s\n\n", strings.TrimSpace(cutText(asked, MaxContent/4)))
+		fmt.Fprintf(&b, "Task: %s\n\n", strings.TrimSpace(ocp.Cut(asked, MaxContent/4)))
 	}
 	fmt.Fprintf(&b, "Result (%s): %s\n", r.State, strings.TrimSpace(r.Summary))
 	if reply := strings.TrimSpace(r.Reply); reply != "" && reply != strings.TrimSpace(r.Summary) {
@@ -34,12 +34,12 @@ func resultItem(r *api.MemoryResult) Item {
 	it := Item{
 		ID: fromResult + brief(r.Task), Kind: ocp.KindEpisode,
 		Title:   fmt.Sprintf("%s (%s, %s)", subject, between(r.Controller, r.Target), r.State),
-		Label:   fmt.Sprintf("Task %s, %s: %s", between(r.Controller, r.Target), r.EndedAt.Format(time.DateOnly), cutText(subject, titleWords/2)),
-		Content: cutText(ocp.Clean(b.String()), MaxContent), URI: "task:" + r.Task, Workspace: r.Workspace,
+		Label:   fmt.Sprintf("Task %s, %s: %s", between(r.Controller, r.Target), r.EndedAt.Format(time.DateOnly), ocp.Cut(subject, titleWords/2)),
+		Content: ocp.Cut(ocp.Clean(b.String()), MaxContent), URI: "task:" + r.Task, Workspace: r.Workspace,
 		Controller: r.Controller.ID, Target: r.Target.ID, ControllerName: r.Controller.Name, TargetName: r.Target.Name,
 		At: r.EndedAt,
 	}
-	it.Provenance = []ocp.Provenance{{Type: "episode", URI: it.URI, Digest: digest(it.Content), By: nameOf(r.Target)}}
+	it.Provenance = []ocp.Provenance{{Type: "episode", URI: it.URI, Digest: ocp.Digest(it.Content), By: nameOf(r.Target)}}
 	for _, a := range r.Artifacts {
 		if len(it.Paths) == MaxPaths {
 			break
@@ -76,11 +76,11 @@ func digestItem(d *api.MemoryDigest) Item {
 	it := Item{
 		ID: digestID(d), Kind: ocp.KindFact,
 		Title: fmt.Sprintf("What was established by %s (%s)", d.Digest.At.Format(time.DateOnly), where),
-		Label: fmt.Sprintf("Digest %d of %s, %s", d.Digest.Generation, where, d.Digest.At.Format(time.DateOnly)), Content: cutText(ocp.Clean(b.String()), MaxContent),
+		Label: fmt.Sprintf("Digest %d of %s, %s", d.Digest.Generation, where, d.Digest.At.Format(time.DateOnly)), Content: ocp.Cut(ocp.Clean(b.String()), MaxContent),
 		URI: "task:" + d.Digest.Task, Workspace: d.Workspace, Controller: d.Controller.ID, Target: d.Target.ID,
 		ControllerName: d.Controller.Name, TargetName: d.Target.Name, At: d.Digest.At, ValidTo: d.ValidTo,
 	}
-	it.Provenance = []ocp.Provenance{{Type: "derivation", URI: it.URI, Digest: digest(it.Content), Method: "digest", By: nameOf(d.Target)}}
+	it.Provenance = []ocp.Provenance{{Type: "derivation", URI: it.URI, Digest: ocp.Digest(it.Content), Method: "digest", By: nameOf(d.Target)}}
 	for ref := range strings.SplitSeq(d.Digest.Refs, ",") {
 		if ref = strings.TrimSpace(ref); ref != "" && ref != "none" && len(it.Paths) < MaxPaths {
 			it.Paths = append(it.Paths, ref)

@@ -13,6 +13,7 @@ import (
 
 	"opencode-mesh/node/agent"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/ocp"
 )
 
 const (
@@ -288,7 +289,7 @@ func brief(part string) string {
 	if len(part) <= maxIDPart && !strings.Contains(part, "/") {
 		return part
 	}
-	return digest(part)[len("sha256:"):]
+	return ocp.Digest(part)[len("sha256:"):]
 }
 
 // between names a task's parties for people.
@@ -310,7 +311,7 @@ func firstWords(text string, n int) string {
 		if l == "" {
 			continue
 		}
-		if cut := cutText(l, n); cut != l {
+		if cut := ocp.Cut(l, n); cut != l {
 			return strings.TrimSpace(cut) + "…"
 		}
 		return l

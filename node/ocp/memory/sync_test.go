@@ -240,7 +240,7 @@ func TestFilesAreRememberedWhileTheyAreWhatTheTaskLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sum := func(text string) string { return strings.TrimPrefix(digest(text), "sha256:") }
+	sum := func(text string) string { return strings.TrimPrefix(ocp.Digest(text), "sha256:") }
 	it := result("t1", "penguin")
 	it.Result.Summary = "penguin"
 	it.Result.Artifacts = []api.Artifact{
@@ -257,7 +257,7 @@ func TestFilesAreRememberedWhileTheyAreWhatTheTaskLeft(t *testing.T) {
 	}
 	for _, f := range res.Frames {
 		p := f.Provenance[0]
-		if p.Type != "file" || p.Digest != digest(f.Content) {
+		if p.Type != "file" || p.Digest != ocp.Digest(f.Content) {
 			t.Errorf("provenance %+v", p)
 		}
 		switch p.URI {

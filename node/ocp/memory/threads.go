@@ -194,8 +194,8 @@ func threadItem(workspace, channel, channelID string, root *ocm.Envelope, list [
 	it := Item{
 		ID: threadsOf(workspace) + brief(channelID) + "/" + brief(root.ID), Kind: ocp.KindMemory,
 		Title: fmt.Sprintf("%s (in channel %s)", subject, channel), Label: fmt.Sprintf("Channel %s, %s", channel, last.Format(time.DateOnly)),
-		Content: cutText(ocp.Clean(b.String()), MaxContent), Workspace: workspace, At: last, ValidFrom: first,
+		Content: ocp.Cut(ocp.Clean(b.String()), MaxContent), Workspace: workspace, At: last, ValidFrom: first,
 	}
-	it.Provenance = []ocp.Provenance{{Type: "episode", Digest: digest(it.Content), By: cmp.Or(line(root.SenderRole), "someone")}}
+	it.Provenance = []ocp.Provenance{{Type: "episode", Digest: ocp.Digest(it.Content), By: cmp.Or(line(root.SenderRole), "someone")}}
 	return it
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"opencode-mesh/protocol/ocp"
 )
 
 // ErrBroken is an exchange on a connection that was given up before, or is closed.
@@ -17,7 +19,7 @@ type VersionMismatchError struct {
 }
 
 func (e *VersionMismatchError) Error() string {
-	return fmt.Sprintf("version mismatch: provider %q speaks %q, this host %q", clip(e.Provider), clip(e.ProviderVersion), e.Host)
+	return fmt.Sprintf("version mismatch: provider %q speaks %q, this host %q", ocp.Line(e.Provider, maxErrorBody), ocp.Line(e.ProviderVersion, maxErrorBody), e.Host)
 }
 
 // WireError is an answer that is no message.
@@ -74,9 +76,9 @@ type ProviderError struct {
 
 func (e *ProviderError) Error() string {
 	if e.Code != "" {
-		return fmt.Sprintf("provider %s refused, %s: %s", e.ID, clip(e.Code), clip(e.Message))
+		return fmt.Sprintf("provider %s refused, %s: %s", e.ID, ocp.Line(e.Code, maxErrorBody), ocp.Line(e.Message, maxErrorBody))
 	}
-	return fmt.Sprintf("provider %s refused: %s", e.ID, clip(e.Message))
+	return fmt.Sprintf("provider %s refused: %s", e.ID, ocp.Line(e.Message, maxErrorBody))
 }
 
 // UnexpectedEnvelopeError is an answer of the wrong type.

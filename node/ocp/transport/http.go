@@ -9,11 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
-	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/protocol/ocp"
 )
 
@@ -30,6 +28,8 @@ type Address struct {
 	Token string
 	// AllowPlain permits http:// to other machines.
 	AllowPlain bool
+	// Quiet: Close sends no shutdown.
+	Quiet bool
 	// Timeout bounds each exchange, the answer's body included; 0 is ExchangeTimeout.
 	Timeout time.Duration
 	// Look gets each answer as Command.Look does.
@@ -142,7 +142,7 @@ func (h *HTTP) post(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
-		message := fmt.Sprintf("HTTP %d: %s", resp.StatusCode, clip(string(text)))
+		message := fmt.Sprintf("HTTP %d: %s", resp.StatusCode, ocp.Line(string(text), maxErrorBody))
 		if resp.StatusCode >= 300 && resp.StatusCode <= 399 {
 			message = fmt.Sprintf("HTTP %d: redirects are not followed; configure the address itself", resp.StatusCode)
 		}
@@ -166,15 +166,15 @@ func (h *HTTP) overdue(ctx context.Context, started time.Time) error {
 	return fmt.Errorf("provider %s: %w", h.addr.ID, context.Cause(ctx))
 }
 
-// Close implements Conn. Nobody waits for more than that shutdown was taken: a server
-// does not end for one host.
+// Close implements Conn. Nobody waits for more than that shutdown was taken, if it is sent:
+// a server does not end for one host.
 func (h *HTTP) Close() error {
 	h.closing.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), ShutdownGrace)
 		defer cancel()
 		select {
 		case <-h.turn:
-			if _, line, err := h.session.encode(ocp.Envelope{Shutdown: true}); err == nil {
+			if _, line, err := h.session.encode(ocp.Envelope{Shutdown: true}); err == nil && !h.addr.Quiet {
 				_, _ = h.post(ctx, line)
 			}
 			close(h.closed)
@@ -185,13 +185,4 @@ func (h *HTTP) Close() error {
 		h.client.CloseIdleConnections()
 	})
 	return nil
-}
-
-// clip makes a provider's words fit for an error.
-func clip(s string) string {
-	s = mesh.CleanLine(s)
-	if len(s) > maxErrorBody {
-		s = strings.ToValidUTF8(s[:maxErrorBody], "") + "…"
-	}
-	return s
 }
