@@ -70,9 +70,9 @@ func (o *Operator) QueryContext(ctx context.Context, q ocp.Query) (a api.Context
 	return a, err
 }
 
-// Consent lets a provider be asked; scope says in words what may leave, and where to.
-func (o *Operator) Consent(ctx context.Context, provider, scope string) error {
-	return o.callFor(ctx, contextTimeout, http.MethodPut, "/ocp/consents/"+url.PathEscape(provider), api.ContextConsent{Scope: scope}, nil)
+// Consent lets a provider be asked.
+func (o *Operator) Consent(ctx context.Context, provider string, c api.ContextConsent) error {
+	return o.callFor(ctx, contextTimeout, http.MethodPut, "/ocp/consents/"+url.PathEscape(provider), c, nil)
 }
 
 // RevokeConsent takes that back.

@@ -73,7 +73,7 @@ func remember(t *testing.T, p *process) {
 			Controller: "id-" + c, Target: "id-node", At: time.Unix(1e9, 0),
 		})
 	}
-	if err := p.node.Memory().Put(t.Context(), items); err != nil {
+	if err := node.MemoryOf(p.node).Put(t.Context(), items); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -171,7 +171,7 @@ func TestANodeWithoutContextAnswersItsOwnerOnly(t *testing.T) {
 		wantRefusal(t, err, api.CodeRefused)
 	}
 	o := node.NewOperator(p.dir)
-	if err := o.Consent(t.Context(), "web", "to the web"); err != nil {
+	if err := o.Consent(t.Context(), "web", api.ContextConsent{Scope: "to the web"}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := o.QueryContext(t.Context(), ocp.Query{Goal: "how the release is signed"})

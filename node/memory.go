@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"sync"
 
 	"opencode-mesh/node/ocp/memory"
 )
@@ -28,21 +27,19 @@ func (n *Node) startMemory(ctx context.Context) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var work sync.WaitGroup
-	work.Go(func() { n.syncer.Run(ctx) })
-	n.endMemory = func() {
-		cancel()
-		work.Wait()
-	}
+	n.endMemory = cancel
+	n.filling.Go(func() { n.syncer.Run(ctx) })
 }
 
-// closeMemory ends what fills the memory and closes it.
+// closeMemory ends what fills the memory and closes it. It is told to end first, and waited
+// for last: closing breaks off a commit that waits for the disk.
 func (n *Node) closeMemory() {
-	n.endMemory()
 	if n.memory == nil {
 		return
 	}
+	n.endMemory()
 	if err := n.memory.Close(); err != nil {
 		n.cfg.Log.Warn("the memory was not closed", "err", err)
 	}
+	n.filling.Wait()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,8 +49,9 @@ type Node struct {
 	context *host.Host
 	// endContext ends it and them, before the memory is closed.
 	endContext func()
-	// endMemory ends the syncer, before the memory is closed.
+	// endMemory tells the syncer to end; filling is done when it has.
 	endMemory func()
+	filling   sync.WaitGroup
 	// endAgent ends the context that the agent was started with.
 	endAgent context.CancelFunc
 	agentUp  bool // it was started
@@ -192,9 +194,6 @@ func (n *Node) stop(ctx context.Context, closeLink func()) error {
 // Mail is the node's post box. Applications register with Box.Handle between New and
 // Run.
 func (n *Node) Mail() *mail.Box { return n.desk.box }
-
-// Memory is what the node remembers for queries of context; nil without a memory.
-func (n *Node) Memory() *memory.Index { return n.memory }
 
 // Across are the links of channels of OpenComms with other nodes.
 func (n *Node) Across() *across.Across { return n.across }

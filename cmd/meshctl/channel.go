@@ -96,7 +96,7 @@ func (m *Main) printMessage(msg api.ChannelMessage) {
 	out := m.app.Stdout
 	fmt.Fprintf(out, "%s  %s -> %s  %s  %s\n", msg.At.Local().Format(time.DateTime), cli.Or(msg.From), cli.Or(msg.To), cli.Or(msg.Type), cli.Or(msg.Status))
 	for line := range strings.Lines(msg.Content) {
-		fmt.Fprintf(out, "  | %s\n", clean(strings.TrimRight(line, "\r\n")))
+		fmt.Fprintf(out, "  | %s\n", cli.Indented(strings.TrimRight(line, "\r\n")))
 	}
 	if msg.Truncated {
 		fmt.Fprintln(out, "  (cut: the rest is in the file at the node)")

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +10,6 @@ import (
 	"opencode-mesh/hub/client"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
-	"opencode-mesh/protocol/ocp"
 )
 
 func (m *Main) context() *cobra.Command {
@@ -34,11 +32,7 @@ func (m *Main) contextProviders() *cobra.Command {
 				return err
 			}
 			return cli.List(m.app, cmd, list, "ID\tNAME\tKINDS\tSENDS ON\tCONSENT\tWHERE", func(p api.ContextProvider) string {
-				where := p.Where
-				if p.Error != "" {
-					where = strings.TrimSpace(where + " (" + p.Error + ")")
-				}
-				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", cli.Or(p.ID), cli.Or(p.Name), cli.Or(strings.Join(p.Kinds, " ")), yes(p.DataFlow.Egress), consentText(p), cli.Or(where))
+				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", cli.Or(p.ID), cli.Or(p.Name), cli.Or(strings.Join(p.Kinds, " ")), yes(p.DataFlow.Egress), cli.ConsentText(p), cli.ContextWhere(p))
 			})
 		}),
 	}
@@ -51,23 +45,6 @@ func yes(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-// consentText is the consent to a provider in words.
-func consentText(p api.ContextProvider) string {
-	given := ""
-	if p.Consent != nil {
-		given = p.Consent.GrantedAt.Local().Format(time.DateTime) + ": " + mesh.CleanLine(p.Consent.Scope)
-	}
-	switch {
-	case len(p.Changed) > 0:
-		return "needed again, changed: " + cli.Or(strings.Join(p.Changed, ", "))
-	case given != "":
-		return given
-	case p.NeedsConsent:
-		return "needed"
-	}
-	return "not needed"
 }
 
 // consentID demands what a consent is about.
@@ -85,13 +62,17 @@ func (m *Main) contextConsent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "consent ID --scope TEXT", Short: "Let a node, or a provider of a node, be asked", Args: consentID,
 		Example: "  meshctl context consent beta --scope 'goals of my tasks go to beta'",
-		Long:    "Consents that goals go to a node (ID is its name), until it is revoked. That a provider of a node which sends data further may be asked (ID is NODE/PROVIDER) holds for everybody, so an operator decides it, or the node's owner. The scope says in your words what may leave, and where to; it is kept with the consent.",
+		Long:    "Consents that goals go to a node (ID is its name), until it is revoked. That a provider of a node which sends data further may be asked (ID is NODE/PROVIDER) holds for everybody, so an operator decides it, or the node's owner. To whom it is given is looked up and shown first, and it is given to that alone. The scope says in your words what may leave, and where to; it is kept with the consent.",
 		RunE: m.with(func(cmd *cobra.Command, args []string, c *client.Client) error {
 			scope, _ := cmd.Flags().GetString("scope")
 			if strings.TrimSpace(scope) == "" {
 				return cli.Usage("--scope says in words what may leave, and where to: --scope 'goals of my tasks go to %s'", args[0])
 			}
-			if err := c.Consent(cmd.Context(), args[0], scope); err != nil {
+			list, err := c.ContextProviders(cmd.Context())
+			if err == nil {
+				err = c.Consent(cmd.Context(), args[0], m.app.ConsentTo(list, args[0], scope))
+			}
+			if err != nil {
 				return err
 			}
 			fmt.Fprintf(m.app.Stderr, "%s may be asked; take it back with: meshctl context revoke %s\n", args[0], args[0])
@@ -122,45 +103,22 @@ func (m *Main) contextQuery() *cobra.Command {
 		Long: `Asks the nodes that are online and that you have consented to, or those of --node, and prints what they found within the budget: the best first, each with what to cite it by. Contents are of others; they are no instructions.
 
 Exit codes: 0 everybody asked has answered, even if nothing was found; 1 some have not; 2 usage; 3 nothing could be asked, or a node of --node lacks your consent or cannot be reached. What was found is printed in any case.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || strings.TrimSpace(args[0]) == "" {
-				return cli.Usage("say in one argument what the context is for; put it into quotes")
-			}
-			return nil
-		},
+		Args: cli.OneGoal,
 		RunE: m.with(m.runContextQuery),
 	}
-	f := cmd.Flags()
-	f.Int("max-tokens", api.DefaultContextTokens, "what all frames may cost")
-	f.Int("max-frames", api.DefaultContextFrames, "how many frames there may be")
-	f.StringArray("kind", nil, "frames of this kind only: fact, episode, memory, doc, snippet, symbol or graph (repeatable)")
-	f.StringArray("anchor", nil, "file or symbol near which to look (repeatable)")
-	f.String("as-of", "", "what was valid at a time such as 2026-01-31T12:00:00Z")
-	f.StringArray("node", nil, "ask this node (repeatable; default: all that are online and that you have consented to)")
+	cli.ContextFlags(cmd, "all frames together")
+	cmd.Flags().StringArray("node", nil, "ask this node (repeatable; default: all that are online and that you have consented to)")
 	cli.JSONFlag(cmd)
 	return cmd
 }
 
 func (m *Main) runContextQuery(cmd *cobra.Command, args []string, c *client.Client) error {
-	f := cmd.Flags()
-	q := api.ContextQuery{Query: ocp.Query{Goal: args[0]}}
+	var q api.ContextQuery
 	var err error
-	if q.MaxTokens, err = budget(cmd, "max-tokens", api.MaxContextTokens); err != nil {
+	if q.Query, err = cli.ContextQuery(cmd, args[0]); err != nil {
 		return err
 	}
-	if q.MaxFrames, err = budget(cmd, "max-frames", api.MaxContextFrames); err != nil {
-		return err
-	}
-	kinds, _ := f.GetStringArray("kind")
-	for _, k := range kinds {
-		q.Kinds = append(q.Kinds, ocp.FrameKind(k))
-	}
-	q.Anchors, _ = f.GetStringArray("anchor")
-	q.AsOf, _ = f.GetString("as-of")
 	if q.Nodes, err = nodeNames(cmd, "node"); err != nil {
-		return err
-	}
-	if err := api.CheckContextQuery(&q.Query); err != nil {
 		return err
 	}
 	r, err := c.QueryContext(cmd.Context(), q)
@@ -172,20 +130,13 @@ func (m *Main) runContextQuery(cmd *cobra.Command, args []string, c *client.Clie
 			return err
 		}
 	} else {
-		m.printFrames(r.Frames)
+		for i := range r.Frames {
+			m.app.PrintFrame(i+1, source(r.Frames[i].Node, r.Frames[i].Provider), &r.Frames[i].Frame)
+		}
 	}
 	m.printLegs(r.Legs)
 	fmt.Fprintln(m.app.Stderr, usageLine(r.ID, len(r.Frames), r.Tokens, q.MaxTokens, r.Legs, r.Truncated))
 	return contextVerdict(r.Legs, len(q.Nodes) > 0)
-}
-
-// budget reads a flag that says how much may come.
-func budget(cmd *cobra.Command, name string, most int) (uint32, error) {
-	n, _ := cmd.Flags().GetInt(name)
-	if n < 1 || n > most {
-		return 0, cli.Usage("--%s is from 1 to %d", name, most)
-	}
-	return uint32(n), nil
 }
 
 // nodeNames reads a flag that names nodes.

@@ -11,31 +11,10 @@ import (
 	"opencode-mesh/hub/client"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
-	"opencode-mesh/protocol/ocp"
 )
 
 // defaultContextLog is how many queries are listed.
 const defaultContextLog = 20
-
-// printFrames shows what was found to people; what is in it stands behind a bar.
-func (m *Main) printFrames(frames []ocp.Cited) {
-	out := m.app.Stdout
-	for i := range frames {
-		f := &frames[i].Frame
-		fmt.Fprintf(out, "[%d] %s\n", i+1, cli.Or(f.CitationLabel))
-		about := []string{string(f.Kind), "from " + source(frames[i].Node, frames[i].Provider), fmt.Sprintf("score %.2f", f.Score), fmt.Sprintf("%d tokens", f.Weight())}
-		if f.ValidFrom != "" {
-			about = append(about, "valid from "+f.ValidFrom)
-		}
-		fmt.Fprintf(out, "    %s\n    %s\n", cli.Or(f.Title), cli.Or(strings.Join(about, ", ")))
-		if f.URI != "" {
-			fmt.Fprintf(out, "    %s\n", cli.Or(f.URI))
-		}
-		for line := range strings.Lines(f.Content) {
-			fmt.Fprintf(out, "  | %s\n", clean(strings.TrimRight(line, "\r\n")))
-		}
-	}
-}
 
 // source is a provider by what it is called in a consent.
 func source(node, provider string) string {
@@ -104,7 +83,7 @@ func (m *Main) contextLog() *cobra.Command {
 		Use: "log", Short: "List the queries of late, what they cost and where they went", Example: "  meshctl context log --limit 5", Args: cobra.NoArgs,
 		Long: "Lists queries newest first: yours, or everybody's for operators. --json has the legs and what was cited, too; contents are not kept.",
 		RunE: m.with(func(cmd *cobra.Command, _ []string, c *client.Client) error {
-			limit, err := budget(cmd, "limit", api.MaxContextQueries)
+			limit, err := cli.Bounded(cmd, "limit", api.MaxContextQueries)
 			if err != nil {
 				return err
 			}

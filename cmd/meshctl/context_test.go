@@ -170,12 +170,14 @@ func TestAQueryThatMakesNoSenseIsNotSent(t *testing.T) {
 
 func TestConsentsAreGivenAndTakenBack(t *testing.T) {
 	h := newContextHub(t)
-	wantText(t, h.Want(0, []string{"context", "consent", "beta", "--scope", "goals go to beta"}).Err, "meshctl context revoke beta")
+	h.list.Providers = []api.ContextProvider{{ID: "beta", Name: "beta\x1b[2J", Where: "https://b.example", DataFlow: ocp.DataFlow{Reads: true, Egress: true}, Shown: "sha256:1"}}
+	wantText(t, h.Want(0, []string{"context", "consent", "beta", "--scope", "goals go to beta"}).Err,
+		"beta calls itself beta, is at https://b.example, and what it does with data is: reads, leaves this machine\n", "meshctl context revoke beta")
 	h.Want(0, []string{"context", "consent", "beta/docs", "--scope", "s"})
 	h.Want(0, []string{"context", "revoke", "beta/docs"})
 	if got, want := strings.Join(h.asked, "\n"), strings.Join([]string{
-		`PUT /v1/context/consents/beta {"scope":"goals go to beta"}`,
-		`PUT /v1/context/consents/beta/docs {"scope":"s"}`,
+		`PUT /v1/context/consents/beta {"scope":"goals go to beta","shown":"sha256:1"}`,
+		`PUT /v1/context/consents/beta/docs {"scope":"s","shown":"nothing"}`,
 		`DELETE /v1/context/consents/beta/docs `,
 	}, "\n"); got != want {
 		t.Errorf("asked\n%s", got)

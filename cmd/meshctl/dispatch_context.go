@@ -39,7 +39,7 @@ func contextWanted(cmd *cobra.Command) (*api.ContextQuery, error) {
 		return nil, cli.Usage("--context says what the context is for; leave it out to ask for none")
 	}
 	var err error
-	if q.MaxTokens, err = budget(cmd, "context-tokens", api.MaxContextTokens); err != nil {
+	if q.MaxTokens, err = cli.Bounded(cmd, "context-tokens", api.MaxContextTokens); err != nil {
 		return nil, err
 	}
 	if q.Nodes, err = nodeNames(cmd, "context-node"); err != nil {

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/mesh"
 )
@@ -229,13 +230,6 @@ func block(w io.Writer, name, text string) {
 	}
 	fmt.Fprintf(w, "  --- %s\n", name)
 	for line := range strings.Lines(text) {
-		fmt.Fprintln(w, "  "+clean(line))
+		fmt.Fprintln(w, "  "+cli.Indented(line))
 	}
-}
-
-// clean takes control characters out of a line and keeps its indent, which matters
-// in code.
-func clean(line string) string {
-	indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
-	return strings.TrimRight(strings.ReplaceAll(indent, "\t", "    ")+mesh.CleanLine(line), " ")
 }

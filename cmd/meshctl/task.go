@@ -299,7 +299,7 @@ func (m *Main) runEnvelope(cmd *cobra.Command, args []string, c *client.Client) 
 func (m *Main) printReply(reply string) {
 	for line := range strings.Lines(strings.TrimRight(reply, "\n")) {
 		if m.app.StdoutTerminal {
-			line = clean(line)
+			line = cli.Indented(line)
 		}
 		fmt.Fprintln(m.app.Stdout, strings.TrimSuffix(line, "\n"))
 	}

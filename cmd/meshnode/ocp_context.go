@@ -3,15 +3,12 @@ package main
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/node"
 	"opencode-mesh/protocol/api"
-	"opencode-mesh/protocol/mesh"
-	"opencode-mesh/protocol/ocp"
 )
 
 func (m *Main) ocpProviders() *cobra.Command {
@@ -34,43 +31,8 @@ func (m *Main) ocpProviders() *cobra.Command {
 }
 
 func providerRow(p api.ContextProvider) string {
-	where := p.Where
-	if p.Error != "" {
-		where = strings.TrimSpace(where + " (" + p.Error + ")")
-	}
 	return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", cli.Or(p.ID), cli.Or(strings.TrimSpace(p.Name+" "+p.Version)), cli.Or(strings.Join(p.Kinds, " ")),
-		flowText(p.DataFlow), consentText(p), cli.Or(where))
-}
-
-// flowText is a data flow in words.
-func flowText(d ocp.DataFlow) string {
-	var words []string
-	for _, w := range []struct {
-		does bool
-		text string
-	}{{d.Reads, "reads"}, {d.Writes, "keeps"}, {d.Egress, "leaves this machine"}} {
-		if w.does {
-			words = append(words, w.text)
-		}
-	}
-	text := strings.Join(words, ", ")
-	if len(d.EgressScopes) > 0 {
-		text += " (" + strings.Join(d.EgressScopes, " ") + ")"
-	}
-	return cli.Or(text)
-}
-
-// consentText is how it stands with the consent to a provider.
-func consentText(p api.ContextProvider) string {
-	switch {
-	case len(p.Changed) > 0:
-		return "needed again, changed: " + cli.Or(strings.Join(p.Changed, ", "))
-	case p.Consent != nil:
-		return p.Consent.GrantedAt.Local().Format(time.DateTime) + ": " + cli.Or(p.Consent.Scope)
-	case p.NeedsConsent:
-		return "needed"
-	}
-	return "not needed"
+		cli.FlowText(p.DataFlow), cli.ConsentText(p), cli.ContextWhere(p))
 }
 
 // oneProvider demands the name of a provider.
@@ -85,7 +47,7 @@ func (m *Main) ocpConsent() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "consent NAME --scope TEXT", Short: "Let a provider that sends data off this machine be asked", Args: oneProvider,
 		Example: "  meshnode ocp consent issues --scope 'goals of tasks go to example.com'",
-		Long: `Consents that a provider of the node may have queries, whoever asks them, until it is revoked. It holds for the provider as meshnode ocp providers shows it: if what it calls itself, its address or command, or what it does with data changes, it is not asked before you consent again.
+		Long: `Consents that a provider of the node may have queries, whoever asks them, until it is revoked. It is looked up and shown first, and the consent holds for that alone: if what it calls itself, its address, its command or the program's file, or what it does with data changes, it is not asked before you consent again.
 
 --scope says in your words what may leave, and where to; it is kept with the consent.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,7 +56,11 @@ func (m *Main) ocpConsent() *cobra.Command {
 				return cli.Usage("--scope says in words what may leave, and where to")
 			}
 			return m.operator(cmd, func(o *node.Operator) error {
-				if err := o.Consent(cmd.Context(), args[0], scope); err != nil {
+				list, err := o.ContextProviders(cmd.Context())
+				if err == nil {
+					err = o.Consent(cmd.Context(), args[0], m.app.ConsentTo(list.Providers, args[0], scope))
+				}
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(m.app.Stderr, "%s may be asked; take it back with: meshnode ocp revoke %s\n", args[0], args[0])
@@ -131,14 +97,9 @@ func (m *Main) ocpQuery() *cobra.Command {
 		Long: `Asks the providers of the node that runs here, its memory first, and prints what each has found. Every provider has the whole budget; meshctl context query merges what several nodes find under one. Contents are of others; they are no instructions.
 
 Exit codes: 0 everybody who may be asked has answered, even if nothing was found; 1 some have failed; 2 usage. What was found is printed in any case.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 || strings.TrimSpace(args[0]) == "" {
-				return cli.Usage("say in one argument what the context is for; put it into quotes")
-			}
-			return nil
-		},
+		Args: cli.OneGoal,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q, err := contextQuery(cmd, args[0])
+			q, err := cli.ContextQuery(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -152,47 +113,15 @@ Exit codes: 0 everybody who may be asked has answered, even if nothing was found
 		},
 	}
 	dataFlag(cmd)
-	f := cmd.Flags()
-	f.Int("max-tokens", api.DefaultContextTokens, "what the frames of a provider may cost")
-	f.Int("max-frames", api.DefaultContextFrames, "how many frames of a provider there may be")
-	f.StringArray("kind", nil, "frames of this kind only: fact, episode, memory, doc, snippet, symbol or graph (repeatable)")
-	f.StringArray("anchor", nil, "file or symbol near which to look (repeatable)")
-	f.String("as-of", "", "what was valid at a time such as 2026-01-31T12:00:00Z")
+	cli.ContextFlags(cmd, "the frames of a provider")
 	cli.JSONFlag(cmd)
 	return cmd
-}
-
-// contextQuery reads the flags of a query.
-func contextQuery(cmd *cobra.Command, goal string) (ocp.Query, error) {
-	f := cmd.Flags()
-	q := ocp.Query{Goal: goal}
-	for _, b := range []struct {
-		name string
-		most int
-		into *uint32
-	}{{"max-tokens", api.MaxContextTokens, &q.MaxTokens}, {"max-frames", api.MaxContextFrames, &q.MaxFrames}} {
-		n, _ := f.GetInt(b.name)
-		if n < 1 || n > b.most {
-			return q, cli.Usage("--%s is from 1 to %d", b.name, b.most)
-		}
-		*b.into = uint32(n)
-	}
-	kinds, _ := f.GetStringArray("kind")
-	for _, k := range kinds {
-		q.Kinds = append(q.Kinds, ocp.FrameKind(k))
-	}
-	q.Anchors, _ = f.GetStringArray("anchor")
-	q.AsOf, _ = f.GetString("as-of")
-	if err := api.CheckContextQuery(&q); err != nil {
-		return q, cli.Exit(cli.ExitUsage, err)
-	}
-	return q, nil
 }
 
 // printContext shows what each provider found: the frames, and what went wrong beside
 // them. As JSON each provider is a line.
 func (m *Main) printContext(cmd *cobra.Command, a api.ContextAnswer) error {
-	failed := false
+	failed, shown := false, 0
 	for i := range a.Legs {
 		l := &a.Legs[i]
 		failed = failed || l.Outcome != api.ContextFrames && l.Outcome != api.ContextAsks
@@ -203,7 +132,8 @@ func (m *Main) printContext(cmd *cobra.Command, a api.ContextAnswer) error {
 			continue
 		}
 		for j := range l.Result.Frames {
-			m.printFrame(l.Provider, &l.Result.Frames[j])
+			shown++
+			m.app.PrintFrame(shown, l.Provider, &l.Result.Frames[j])
 		}
 		note := fmt.Sprintf("%s: %d frames, %d tokens, %d ms", cli.Or(l.Provider), l.Used, l.Tokens, l.TookMS)
 		if l.Outcome != api.ContextFrames {
@@ -224,22 +154,4 @@ func (m *Main) printContext(cmd *cobra.Command, a api.ContextAnswer) error {
 		return cli.Exit(cli.ExitNotDone, nil)
 	}
 	return nil
-}
-
-// printFrame shows a frame to people; what is in it stands behind a bar.
-func (m *Main) printFrame(provider string, f *ocp.Frame) {
-	out := m.app.Stdout
-	fmt.Fprintf(out, "%s\n    %s\n", cli.Or(f.CitationLabel), cli.Or(f.Title))
-	about := []string{string(f.Kind), "from " + provider, fmt.Sprintf("score %.2f", f.Score), fmt.Sprintf("%d tokens", f.Weight())}
-	if f.ValidFrom != "" {
-		about = append(about, "valid from "+f.ValidFrom)
-	}
-	fmt.Fprintf(out, "    %s\n", cli.Or(strings.Join(about, ", ")))
-	if f.URI != "" {
-		fmt.Fprintf(out, "    %s\n", cli.Or(f.URI))
-	}
-	for line := range strings.Lines(f.Content) {
-		indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
-		fmt.Fprintf(out, "  | %s\n", strings.TrimRight(strings.ReplaceAll(indent, "\t", "    ")+mesh.CleanLine(line), " "))
-	}
 }

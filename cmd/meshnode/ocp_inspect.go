@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -132,19 +130,9 @@ func (m *Main) meet(ctx context.Context, p *inspect.Provider) {
 
 // tokenFrom reads the first line of the file that a flag names.
 func tokenFrom(flag, path string) (string, error) {
-	f, err := os.Open(path)
+	line, err := cli.FirstLine(path)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", flag, err)
 	}
-	defer func() { _ = f.Close() }()
-	line, err := bufio.NewReader(f).ReadString('\n')
-	line = strings.TrimSpace(line)
-	switch {
-	case line != "":
-		return line, nil
-	case err != nil:
-		return "", fmt.Errorf("%s: %w", flag, err)
-	default:
-		return "", fmt.Errorf("%s: the first line of the file is empty", flag)
-	}
+	return strings.TrimSpace(line), nil
 }

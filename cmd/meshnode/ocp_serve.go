@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -81,17 +82,18 @@ func (m *Main) serveMemory(cmd *cobra.Command, _ []string) error {
 	return m.serveHTTP(cmd.Context(), p, address, tokenFile, log)
 }
 
-// serveStdio serves until the host ends it or a signal does. A read from stdin cannot be
-// broken off; it ends with the process.
+// serveStdio serves until the host ends it or a signal does, and returns once the answer that
+// was being given is there.
 func (m *Main) serveStdio(ctx context.Context, p *provider.Provider) error {
-	ended := make(chan error, 1)
-	go func() { ended <- p.Serve(ctx, m.app.Stdin, m.app.Stdout) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return nil
-	}
+	in, passed := io.Pipe()
+	go func() { // a read from stdin cannot be broken off: it ends with the process, and nothing hangs on it
+		_, err := io.Copy(passed, m.app.Stdin)
+		_ = passed.CloseWithError(err) // nil is the end of the stream
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = passed.Close() })
+	defer stop()
+	defer func() { _ = in.Close() }() // what comes after shutdown is not read
+	return p.Serve(ctx, in, m.app.Stdout)
 }
 
 func (m *Main) serveHTTP(ctx context.Context, p *provider.Provider, address, tokenFile string, log *slog.Logger) error {

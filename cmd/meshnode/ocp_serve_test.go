@@ -1,6 +1,9 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +13,7 @@ import (
 	"opencode-mesh/cmd/internal/cli"
 	"opencode-mesh/cmd/internal/clitest"
 	"opencode-mesh/node"
+	"opencode-mesh/node/ocp/provider"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
 )
@@ -88,5 +92,36 @@ func TestServeRefusesAWrongCommandLine(t *testing.T) {
 		{"--http", "192.0.2.7:0"}, {"--http", "example.org:0"}, {"--http", "127.0.0.1:0", "--token-file", token}, {"--http", "127.0.0.1:0", "--token-file", ""}, {"x", "--stdio"},
 	} {
 		m.Want(cli.ExitUsage, append([]string{"ocp", "serve"}, args...))
+	}
+}
+
+// sourceFunc is a provider's source as a function.
+type sourceFunc func(context.Context) (ocp.Result, error)
+
+func (f sourceFunc) Query(ctx context.Context, _ ocp.Query) (ocp.Result, error) { return f(ctx) }
+
+func TestAnAnswerThatIsBeingGivenIsGivenWholeBeforeServingEnds(t *testing.T) {
+	t.Parallel()
+	in, host := io.Pipe()
+	defer host.Close()
+	var out bytes.Buffer
+	m := &Main{app: &cli.App{Stdin: in, Stdout: &out}}
+	asked := make(chan struct{})
+	p := provider.New(provider.Config{Name: "test", Version: "1", Source: sourceFunc(func(ctx context.Context) (ocp.Result, error) {
+		close(asked)
+		<-ctx.Done()
+		return ocp.Result{}, &ocp.Error{Code: ocp.CodeShuttingDown, Message: "the last answer"}
+	})})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.serveStdio(ctx, p) }()
+	go func() { _, _ = io.WriteString(host, strings.TrimSuffix(ask, `{"type":"shutdown"}`+"\n")) }()
+	<-asked
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.HasSuffix(got, "the last answer\"}\n") {
+		t.Errorf("answered %q", got)
 	}
 }

@@ -26,8 +26,8 @@ func (c *Client) ContextProviders(ctx context.Context) ([]api.ContextProvider, e
 
 // Consent records that goals may go to a node, or that a provider of a node may be asked:
 // id is NODE or NODE/PROVIDER.
-func (c *Client) Consent(ctx context.Context, id, scope string) error {
-	return c.repeat(ctx, http.MethodPut, consentPath(id), api.ContextConsent{Scope: scope}, nil)
+func (c *Client) Consent(ctx context.Context, id string, consent api.ContextConsent) error {
+	return c.repeat(ctx, http.MethodPut, consentPath(id), consent, nil)
 }
 
 // RevokeConsent takes a consent back. It is sent once: a repeat would not find it.

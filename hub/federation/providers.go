@@ -68,12 +68,11 @@ func (f *Federation) Providers(ctx context.Context, a Asker) (api.ContextProvide
 }
 
 func nodeEntry(consents *ocp.Consents, a Asker, p api.Party) api.ContextProvider {
-	e := api.ContextProvider{ID: p.Name, Node: p.Name, Name: p.Name, DataFlow: nodeFlow}
+	e := api.ContextProvider{ID: p.Name, Node: p.Name, Name: p.Name, DataFlow: nodeFlow, Shown: subject(p).Digest()}
 	if a.ID == p.ID {
 		e.DataFlow = ocp.DataFlow{Reads: true}
 		return e
 	}
-	e.Shown = subject(p).Digest()
 	err := consents.Permits(subject(p))
 	e.NeedsConsent = err != nil
 	var need *ocp.ConsentRequiredError

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -21,14 +22,9 @@ func PasswordFlag(cmd *cobra.Command) {
 func (a *App) GivenPassword(cmd *cobra.Command) (pw auth.Secret, ok bool, err error) {
 	path, _ := cmd.Flags().GetString("password-file")
 	if path != "" {
-		b, err := os.ReadFile(path)
+		line, err := FirstLine(path)
 		if err != nil {
 			return "", false, Usage("password file: %w", err)
-		}
-		line, _, _ := strings.Cut(string(b), "\n")
-		line = strings.TrimSuffix(line, "\r")
-		if line == "" {
-			return "", false, Usage("the first line of %s is empty", path)
 		}
 		return auth.Secret(line), true, nil
 	}
@@ -37,6 +33,31 @@ func (a *App) GivenPassword(cmd *cobra.Command) (pw auth.Secret, ok bool, err er
 		return "", false, Usage("MESH_PASSWORD is empty")
 	}
 	return auth.Secret(v), ok, nil
+}
+
+// maxSecretFile is how much of a file with a secret in its first line is read, in bytes.
+const maxSecretFile = 64 << 10
+
+// FirstLine is the first line of a file, which holds a secret; a blank one is an error.
+func FirstLine(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	line = strings.TrimSuffix(line, "\r")
+	switch {
+	case len(line) > maxSecretFile:
+		return "", fmt.Errorf("the first line of %s has more than %d bytes", path, maxSecretFile)
+	case strings.TrimSpace(line) == "":
+		return "", fmt.Errorf("the first line of %s is empty", path)
+	}
+	return line, nil
 }
 
 // Password is the given one, or asks for it on a terminal; twice when a new one is

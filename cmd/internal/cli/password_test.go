@@ -115,6 +115,9 @@ func TestUnusablePasswordsAreErrorsOfUsage(t *testing.T) {
 	t.Run("empty first line", func(t *testing.T) {
 		newProgram().ask(t, cli.ExitUsage, false, "--password-file", passwordFile(t, "\nsecret\n"))
 	})
+	t.Run("endless first line", func(t *testing.T) {
+		newProgram().ask(t, cli.ExitUsage, false, "--password-file", passwordFile(t, strings.Repeat("x", 65<<10)))
+	})
 	t.Run("missing file", func(t *testing.T) {
 		newProgram().ask(t, cli.ExitUsage, false, "--password-file", "/nowhere")
 	})

@@ -188,6 +188,41 @@ func TestWhoWaitsToPutSomethingWaitsNoLongerThanItWants(t *testing.T) {
 	done()
 }
 
+func TestWhatFillsAMemoryEndsWhenItIsClosedThoughTheDiskHangs(t *testing.T) {
+	wait := make(chan struct{})
+	defer close(wait)
+	x := newIndex(t, Config{closeLimit: time.Millisecond})
+	hub := newLoud(result("t1", "one"))
+	begun := make(chan struct{})
+	breakDisk(x, nil, wait)
+	x.mu.Lock()
+	x.now.Index = &toldDisk{x.now.Index, begun}
+	x.mu.Unlock()
+	s := NewSyncer(SyncConfig{Index: x})
+	s.Attach(hub, "idB")
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Run(ctx)
+	}()
+	<-begun
+	cancel()
+	_ = x.Close() // says that the disk does not answer, or not
+	<-ended
+}
+
+// toldDisk tells of the first commit.
+type toldDisk struct {
+	index.Index
+	begun chan struct{}
+}
+
+func (d *toldDisk) Batch(b *index.Batch) error {
+	close(d.begun)
+	return d.Index.Batch(b)
+}
+
 func TestARoundThatCouldNotKeepWhatItReadReadsItAgain(t *testing.T) {
 	x := newIndex(t, Config{})
 	hub := newLoud(result("t1", "one"))

@@ -113,7 +113,7 @@ async function consent(p, button) {
   const place = placeOf(button);
   const scope = await askScope(p);
   if (scope === null) backTo(place);
-  else await change(p, button, "PUT", { scope }, "consent.given");
+  else await change(p, button, "PUT", { scope, shown: p.shown || "nothing" }, "consent.given");
 }
 
 async function revoke(p, button) {
