@@ -11,6 +11,7 @@ import (
 
 	"opencode-mesh/hub/federation"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/ocp"
 )
 
 func TestNoOrderOfCallsGetsAroundConsent(t *testing.T) {
@@ -142,7 +143,7 @@ func TestProvidersAreListedWithWhatTheyNeed(t *testing.T) {
 	if alpha.NeedsConsent || alpha.Consent == nil || !alpha.DataFlow.Egress {
 		t.Errorf("%+v", alpha)
 	}
-	if strings.ContainsRune(memory.Name, '\x1b') || memory.Node != "alpha" {
+	if strings.ContainsRune(memory.Name, '\x1b') || memory.Node != "alpha" || memory.Shown != (ocp.Subject{}).Digest() {
 		t.Errorf("%+v", memory)
 	}
 	if !beta.NeedsConsent || !slices.Equal(beta.Changed, []string{"address or program"}) {

@@ -44,7 +44,7 @@ func (m *machine) Ask(ctx context.Context, ask api.ContextAsk) (api.ContextAnswe
 }
 
 func (m *machine) Providers(context.Context) (api.ContextProviders, error) {
-	return api.ContextProviders{Providers: []api.ContextProvider{{ID: "memory", Name: "what \x1b[31mit remembers", DataFlow: ocp.DataFlow{EgressScopes: m.scopes}}}}, nil
+	return api.ContextProviders{Providers: []api.ContextProvider{{ID: "memory", Name: "what \x1b[31mit remembers", DataFlow: ocp.DataFlow{EgressScopes: m.scopes}, Shown: ocp.Subject{}.Digest()}}}, nil
 }
 
 func (m *machine) Consent(_ context.Context, provider string, c *api.ContextConsent) error {

@@ -2,8 +2,6 @@ package federation
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -12,6 +10,7 @@ import (
 
 	"opencode-mesh/hub/shown"
 	"opencode-mesh/protocol/api"
+	"opencode-mesh/protocol/mesh"
 	"opencode-mesh/store"
 )
 
@@ -29,11 +28,7 @@ func place(number uint64) string {
 	return logSetting + strconv.FormatUint(number%api.MaxContextQueries, 10)
 }
 
-func newID() string {
-	b := make([]byte, 16)
-	_, _ = rand.Read(b) // never fails
-	return "ctx_" + hex.EncodeToString(b)
-}
+func newID() string { return "ctx_" + mesh.NewNonce() }
 
 var idPattern = regexp.MustCompile(`^ctx_[0-9a-f]{32}$`)
 

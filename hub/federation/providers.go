@@ -91,7 +91,7 @@ func given(c ocp.Consent) *api.ContextConsent {
 
 // Bounds of what a node says of a provider.
 const (
-	// maxWhere is the longest address, name and scope, in bytes.
+	// maxWhere is the longest address, name, scope and name of a listing, in bytes.
 	maxWhere = 512
 	// maxWords is how many kinds, changes and scopes are shown.
 	maxWords = 32
@@ -105,7 +105,7 @@ func tidyProvider(node string, v api.ContextProvider) api.ContextProvider {
 		ID: node + "/" + id, Node: node, Name: shown.Line(v.Name, maxWhere), Version: shown.Line(v.Version, api.MaxName),
 		Where: shown.Line(v.Where, maxWhere), Kinds: shown.Lines(v.Kinds, maxWords, api.MaxName), DataFlow: v.DataFlow,
 		NeedsConsent: v.NeedsConsent, Changed: shown.Lines(v.Changed, maxWords, api.MaxName), Error: shown.Line(v.Error, maxDetail),
-		Shown: shown.Line(v.Shown, api.MaxName),
+		Shown: shown.Line(v.Shown, maxWhere),
 	}
 	out.DataFlow.EgressScopes = shown.Lines(v.DataFlow.EgressScopes, maxWords, maxWhere)
 	if n := len(v.DataFlow.EgressScopes); n > maxWords && out.Error == "" { // nobody consents to what is not seen

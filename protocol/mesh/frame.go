@@ -46,6 +46,41 @@ func Frame(nonce, label, text string) (framed string, forged int) {
 	return frameOpen + head + frameTail + "\n" + data + "\n" + frameClose + nonce + frameTail + "\n", forged
 }
 
+// WithoutFrames is a text without the frames in it whose label begins so, as somebody writes
+// them who repeats what was framed for them. Half of one stays.
+func WithoutFrames(text, label string) string {
+	var out strings.Builder
+	for {
+		before, rest, found := cutLine(text, frameOpen)
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		head, body, _ := strings.Cut(rest, frameTail+"\n")
+		nonce, about, _ := strings.Cut(head, " ")
+		end := frameClose + nonce + frameTail
+		at := strings.Index("\n"+body, "\n"+end)
+		if !validNonce(nonce) || !strings.HasPrefix(about, label) || at < 0 {
+			out.WriteString(frameOpen)
+			text = rest
+			continue
+		}
+		text = strings.TrimPrefix(body[at+len(end):], "\n")
+	}
+}
+
+// cutLine cuts a text around the first place where a line begins with a word.
+func cutLine(text, word string) (before, after string, found bool) {
+	if after, found = strings.CutPrefix(text, word); found {
+		return "", after, true
+	}
+	before, after, found = strings.Cut(text, "\n"+word)
+	if found {
+		before += "\n"
+	}
+	return before, after, found
+}
+
 func validNonce(nonce string) bool {
 	if len(nonce) < minNonceChars || len(nonce) > maxNonceChars {
 		return false

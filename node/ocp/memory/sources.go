@@ -13,12 +13,14 @@ import (
 const titleWords = 120
 
 // resultItem is what is remembered of a task. What a query for context put below its words
-// is not: it is remembered where it is from, and would be quoted in quotes without end.
+// is not, nor where the answer repeats it: it is remembered where it is from, and would be
+// quoted in quotes without end.
 func resultItem(r *api.MemoryResult) Item {
+	summary, reply := strings.TrimSpace(ocp.WithoutQuotes(r.Summary)), strings.TrimSpace(ocp.WithoutQuotes(r.Reply))
 	asked := strings.TrimSpace(ocp.Unquoted(r.Text))
 	subject := firstWords(asked, titleWords)
 	if subject == "" {
-		subject = firstWords(r.Summary, titleWords)
+		subject = firstWords(summary, titleWords)
 	}
 	if subject == "" {
 		subject = "a task without words"
@@ -27,8 +29,8 @@ func resultItem(r *api.MemoryResult) Item {
 	if asked != "" {
 		fmt.Fprintf(&b, "Task: %s\n\n", strings.TrimSpace(ocp.Cut(asked, MaxContent/4)))
 	}
-	fmt.Fprintf(&b, "Result (%s): %s\n", r.State, strings.TrimSpace(r.Summary))
-	if reply := strings.TrimSpace(r.Reply); reply != "" && reply != strings.TrimSpace(r.Summary) {
+	fmt.Fprintf(&b, "Result (%s): %s\n", r.State, summary)
+	if reply != "" && reply != summary {
 		fmt.Fprintf(&b, "\n%s\n", reply)
 	}
 	it := Item{

@@ -118,13 +118,16 @@ func TestWhatATaskWasGivenAsContextIsNotRememberedWithIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			x := newIndex(t, Config{})
 			s := NewSyncer(SyncConfig{Index: x})
-			s.Attach(&feed{page: 1, items: []api.MemoryItem{result("t1", c.text)}}, "idB")
+			done := result("t1", c.text)
+			done.Result.Reply = "I was given this:\n" + quote + "\nand the walrus is fine." // an answer that repeats it
+			s.Attach(&feed{page: 1, items: []api.MemoryItem{done}}, "idB")
 			round(t, s)
 			if res := ask(t, x, ocp.Query{Goal: "otter"}, Scope{All: true}); len(res.Frames) != 0 {
 				t.Errorf("what was quoted is remembered of the task: %q", res.Frames[0].Content)
 			}
 			res := ask(t, x, ocp.Query{Goal: "walrus"}, Scope{All: true})
-			if len(res.Frames) != 1 || res.Frames[0].Title != c.subject+" (alice → beta, done)" || !strings.HasPrefix(res.Frames[0].Content, c.task) {
+			if len(res.Frames) != 1 || res.Frames[0].Title != c.subject+" (alice → beta, done)" || !strings.HasPrefix(res.Frames[0].Content, c.task) ||
+				!strings.HasSuffix(res.Frames[0].Content, "I was given this:\n\n\nand the walrus is fine.\n") {
 				t.Errorf("found %+v", res.Frames)
 			}
 		})

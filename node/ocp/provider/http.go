@@ -9,12 +9,17 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"opencode-mesh/protocol/ocp"
 )
 
-// MaxParallel is how many requests are worked on at once over HTTP; others wait.
-const MaxParallel = 16
+const (
+	// MaxParallel is how many requests are worked on at once over HTTP; others wait.
+	MaxParallel = 16
+	// MaxWaiting is how many of them wait; those beyond are refused with 503.
+	MaxWaiting = 64
+)
 
 // HTTPConfig says who may ask over HTTP.
 type HTTPConfig struct {
@@ -31,6 +36,7 @@ type HTTPConfig struct {
 // make for pages of other origins are refused.
 func (p *Provider) Handler(cfg HTTPConfig) http.Handler {
 	turns := make(chan struct{}, MaxParallel)
+	var here atomic.Int32 // requests that wait or are worked on
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !cfg.knows(r.Host) || !sameOrigin(r):
@@ -43,6 +49,12 @@ func (p *Provider) Handler(cfg HTTPConfig) http.Handler {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
 			http.Error(w, "messages are sent by POST", http.StatusMethodNotAllowed)
+			return
+		}
+		defer here.Add(-1)
+		if here.Add(1) > MaxParallel+MaxWaiting {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many requests wait; try again in a moment", http.StatusServiceUnavailable)
 			return
 		}
 		select {

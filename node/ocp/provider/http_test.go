@@ -1,10 +1,12 @@
 package provider_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"opencode-mesh/node/ocp/provider"
@@ -134,3 +136,44 @@ func TestABodyThatBreaksOffIsNoRequest(t *testing.T) {
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// slowSource answers once it is told to.
+type slowSource struct{ asked, release chan struct{} }
+
+func (s *slowSource) Query(context.Context, ocp.Query) (ocp.Result, error) {
+	s.asked <- struct{}{}
+	<-s.release
+	return ocp.Result{}, nil
+}
+
+func TestOnlySoManyRequestsWait(t *testing.T) {
+	s := &slowSource{make(chan struct{}, provider.MaxParallel), make(chan struct{})}
+	h := newProvider(s).Handler(provider.HTTPConfig{})
+	post := func(body io.Reader) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "http://"+here, body))
+		return w.Code
+	}
+	codes := make(chan int, provider.MaxParallel+2*provider.MaxWaiting)
+	var work sync.WaitGroup
+	for range provider.MaxParallel {
+		work.Go(func() { codes <- post(strings.NewReader(ask)) })
+		<-s.asked
+	}
+	for range 2 * provider.MaxWaiting { // half of them are one too many, whichever
+		work.Go(func() { codes <- post(strings.NewReader(bye)) })
+	}
+	for range provider.MaxWaiting {
+		if code := <-codes; code != http.StatusServiceUnavailable {
+			t.Errorf("one of those that are too many: %d", code)
+		}
+	}
+	close(s.release)
+	work.Wait()
+	close(codes)
+	for code := range codes {
+		if code != http.StatusOK && code != http.StatusNoContent {
+			t.Errorf("one that waited: %d", code)
+		}
+	}
+}
