@@ -205,7 +205,7 @@ func (t *traces) care(ctx context.Context, tidy bool) error {
 
 // tidy removes what an endpoint left that is gone, as far as nobody needs it.
 func (t *traces) tidy(ctx context.Context, id string) error {
-	took, err := t.s.spool.Queue(id).Clear(ctx)
+	took, err := t.s.spool.Clear(ctx, id)
 	if err != nil || id == t.s.desk.id { // people look at what they sent long ago, too
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 func (w *world) clear(want bool) {
 	w.t.Helper()
-	gone, err := w.Clear(w.t.Context())
+	gone, err := w.Clear(w.t.Context(), endpoint)
 	if err != nil || gone != want {
 		w.t.Errorf("gone: %v, %v", gone, err)
 	}
@@ -41,6 +41,9 @@ func TestTheDirectoriesOfAnEndpointGoWithTheLastThatIsKnownOfIt(t *testing.T) {
 	w.clear(false) // somebody may want to look at what is not valid
 	w.must(os.Remove(bad))
 	w.clear(true)
+	if w.Spool.Queue(endpoint) == w.Queue {
+		t.Error("it is remembered")
+	}
 	w.clear(true)
 	if status, fresh := w.accept(message("m"), Enqueue); status != peers.Queued || !fresh {
 		t.Errorf("%s, %v", status, fresh)
@@ -61,7 +64,7 @@ func TestWhatComesWhileAnEndpointIsClearedAwayIsKept(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := other.Queue(endpoint).Clear(t.Context()); err != nil {
+			if _, err := other.Clear(t.Context(), endpoint); err != nil {
 				t.Error(err)
 			}
 		}

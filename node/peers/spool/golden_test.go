@@ -112,7 +112,7 @@ func TestNothingIsMadeBeforeThereIsAMessage(t *testing.T) {
 	if acks, err := w.Acks(ctx); err != nil || len(acks) != 0 {
 		t.Error(acks, err)
 	}
-	if gone, err := w.Clear(ctx); err != nil || !gone {
+	if gone, err := w.Clear(ctx, endpoint); err != nil || !gone {
 		t.Error(gone, err)
 	}
 	if n, err := w.DropAll(ctx); err != nil || n != 0 {

@@ -34,10 +34,21 @@ func (q *Queue) pruneDue(ctx context.Context) bool {
 	return q.cfg.Now().Sub(q.pruned) >= pruneEvery
 }
 
-// Clear forgets what has been done for long enough and, where nothing is left then, removes
-// the endpoint's directories. It reports whether they are gone. It is for endpoints that
-// nobody publishes any more.
-func (q *Queue) Clear(ctx context.Context) (gone bool, err error) {
+// Clear forgets what has been done for long enough at an endpoint and, where nothing is left
+// then, removes its directories and everything that is remembered of it. It reports whether
+// they are gone. It is for endpoints that nobody publishes any more.
+func (s *Spool) Clear(ctx context.Context, endpoint string) (gone bool, err error) {
+	gone, err = s.Queue(endpoint).clear(ctx)
+	if gone {
+		// Whoever has the Queue still may use it: another one of the same endpoint is like
+		// that of another process.
+		s.queues.Delete(endpoint)
+	}
+	return gone, err
+}
+
+// clear is Clear for one endpoint, but for what the Spool remembers.
+func (q *Queue) clear(ctx context.Context) (gone bool, err error) {
 	wait, cancel := within(ctx, LockTimeout)
 	defer cancel()
 	if err := q.take(wait); err != nil {

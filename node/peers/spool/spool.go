@@ -56,8 +56,7 @@ const (
 )
 
 // Spool is the spool of a storage directory. It is safe for concurrent use. What it
-// remembers of an endpoint it remembers for as long as it lives, which is little more
-// than a name once the endpoint's records are gone.
+// remembers of an endpoint it remembers until Clear.
 type Spool struct {
 	cfg    Config
 	sys    files.FS
