@@ -239,7 +239,7 @@ func (f *Federation) audited(node string, l api.ContextAnswerLeg, q ocp.Query) l
 	}
 	out.truncated = l.Result.Truncated
 	for _, frame := range l.Result.Frames {
-		if err := frame.Check(); err != nil {
+		if err := frame.CheckFor(q); err != nil {
 			out.Error = shown.Line(err.Error(), maxDetail)
 			f.log.Warn("a frame of a context provider was dropped", "node", node, "provider", out.Provider, "why", err)
 			continue

@@ -63,6 +63,17 @@ func TestProvidersTakeTurnsWhateverScoresTheyGiveThemselves(t *testing.T) {
 	}
 }
 
+func TestFramesOfAKindThatWasNotAskedForDoNotCount(t *testing.T) {
+	other := frame("doc", 1, 1)
+	other.Kind = ocp.KindDoc
+	r := newRig(t, gives("alpha", leg("memory", other, frame("fact", 0.5, 1))))
+	r.trusts(desk, "alpha")
+	out, err := r.Query(t.Context(), desk, api.ContextQuery{Query: ocp.Query{Goal: "g", Kinds: []ocp.FrameKind{ocp.KindFact, ocp.KindEpisode}}})
+	if err != nil || !slices.Equal(ids(out.Frames), []string{"alpha/memory/fact"}) || !strings.Contains(out.Legs[0].Error, "kind is not one") {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
 func TestNoMergeGoesOverItsBudgetOrDoublesAFrame(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var legs []api.ContextAnswerLeg

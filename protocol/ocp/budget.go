@@ -2,6 +2,7 @@ package ocp
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -45,6 +46,21 @@ func (r Result) Audit(q Query) error {
 	}
 	if len(r.Frames) > int(q.MaxFrames) {
 		return &FloodError{Frames: len(r.Frames), Max: q.MaxFrames}
+	}
+	return nil
+}
+
+// Wants reports whether a query asks for frames of a kind: of any, if it names none.
+func (q *Query) Wants(k FrameKind) bool { return len(q.Kinds) == 0 || slices.Contains(q.Kinds, k) }
+
+// CheckFor is Check for a frame that answers a query: its kinds are a filter, whatever the
+// provider makes of them.
+func (f *Frame) CheckFor(q Query) error {
+	if err := f.Check(); err != nil {
+		return err
+	}
+	if !q.Wants(f.Kind) {
+		return f.fault("kind", "is not one that was asked for")
 	}
 	return nil
 }

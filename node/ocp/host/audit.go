@@ -31,7 +31,7 @@ func (m *member) audit(leg *api.ContextAnswerLeg, result ocp.Result, q ocp.Query
 		m.log.Warn("a context provider does not keep to the budget: its frames were dropped", "frames", leg.Found, "err", err)
 		return
 	}
-	frames, fault := valid(result.Frames)
+	frames, fault := valid(result.Frames, q)
 	if fault != nil {
 		leg.Error = ocp.Line(fault.Error(), maxText)
 		m.log.Warn("frames of a context provider were dropped: they are not as they should be", "dropped", leg.Found-len(frames), "err", fault)
@@ -45,12 +45,12 @@ func (m *member) audit(leg *api.ContextAnswerLeg, result ocp.Result, q ocp.Query
 	}
 }
 
-// valid returns the frames that can be cited, each id once, without embeddings, which
-// nobody here compares; err is what is wrong with the first of the others.
-func valid(frames []ocp.Frame) (out []ocp.Frame, err error) {
+// valid returns the frames that were asked for and can be cited, each id once, without
+// embeddings, which nobody here compares; err is what is wrong with the first of the others.
+func valid(frames []ocp.Frame, q ocp.Query) (out []ocp.Frame, err error) {
 	seen := make(map[string]bool, len(frames))
 	for _, f := range frames {
-		fault := f.Check()
+		fault := f.CheckFor(q)
 		if fault == nil && seen[f.ID] {
 			fault = &ocp.FrameError{ID: f.ID, Field: "id", Reason: "was there before"}
 		}

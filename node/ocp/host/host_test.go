@@ -13,6 +13,7 @@ import (
 
 	"opencode-mesh/node/ocp/memory"
 	"opencode-mesh/node/ocp/ocptest"
+	"opencode-mesh/node/ocp/transport"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
 )
@@ -69,6 +70,56 @@ func TestAProviderThatBreaksTheRulesHurtsNoOther(t *testing.T) {
 		if !strings.Contains(seen.text(), loud) {
 			t.Errorf("nothing in the log of %s", loud)
 		}
+	}
+}
+
+func TestFramesOfAKindThatWasNotAskedForDoNotCount(t *testing.T) {
+	t.Parallel()
+	h := open(t, Config{Providers: []Provider{{Name: "p", Command: ocptest.Args(ocptest.WrongKind)}}})
+	leg := askFor(t, t.Context(), h, ocp.Query{Goal: "g", Kinds: []ocp.FrameKind{ocp.KindFact}})["p"]
+	wantOutcome(t, leg, api.ContextFrames, "kind is not one that was asked for")
+	if leg.Found != 2 || leg.Used != 0 || len(leg.Result.Frames) != 0 {
+		t.Errorf("%+v", leg)
+	}
+}
+
+// tired is a program that says after its first answer that it is about to end.
+type tired struct {
+	asked int
+	goals *[]string
+}
+
+func (p *tired) Exchange(_ context.Context, e ocp.Envelope) (ocp.Envelope, error) {
+	if e.Handshake != nil {
+		return ocp.Envelope{HandshakeAck: &ocp.HandshakeAck{ProtocolVersion: ocp.VersionContextgraph, Provider: ocp.ProviderInfo{Name: "tired", Version: "1"}}}, nil
+	}
+	p.asked++
+	if p.asked > 1 {
+		return ocp.Envelope{Error: &ocp.Error{Code: ocp.CodeShuttingDown, Message: "good night"}}, nil
+	}
+	*p.goals = append(*p.goals, e.Query.Goal)
+	return ocp.Envelope{Frames: &ocp.Result{Frames: []ocp.Frame{frame(e.Query.Goal)}}}, nil
+}
+
+func (p *tired) Close() error { return nil }
+
+func TestAProgramThatIsAboutToEndCostsNoQuery(t *testing.T) {
+	t.Parallel()
+	var goals []string
+	starts := 0
+	h := open(t, Config{
+		Providers: []Provider{{Name: "p", Command: []string{"tired"}}},
+		identify:  func([]string) (program, error) { return program{}, nil },
+		spawn: func(transport.Command) (transport.Conn, error) {
+			starts++
+			return &tired{goals: &goals}, nil
+		},
+	})
+	for _, goal := range []string{"one", "two", "three"} {
+		wantOutcome(t, ask(t, h, goal)["p"], api.ContextFrames, "")
+	}
+	if !slices.Equal(goals, []string{"one", "two", "three"}) || starts != 3 || failures(h.members[0]) != 0 {
+		t.Errorf("goals %q, %d starts, %d failures", goals, starts, failures(h.members[0]))
 	}
 }
 

@@ -195,14 +195,16 @@ func (m *member) fromSource(ctx context.Context, q ocp.Query, scope memory.Scope
 	}
 }
 
-// attempts asks once more if a program ended since it was last asked: that does not cost
-// this query. Called with the turn.
+// attempts asks once more if a program ended since it was last asked, or is about to: that
+// does not cost this query. Called with the turn.
 func (m *member) attempts(ctx context.Context, q ocp.Query) (ocp.Result, error) {
 	for again := false; ; again = true {
 		kept := m.conn != nil
 		result, err := m.ask(ctx, q)
 		var crashed *transport.ProviderCrashedError
-		if again || m.remote() || !kept || !errors.As(err, &crashed) {
+		var refused *transport.ProviderError
+		ends := errors.As(err, &crashed) || errors.As(err, &refused) && refused.Code == ocp.CodeShuttingDown
+		if again || m.remote() || !kept || !ends {
 			return result, err
 		}
 	}
