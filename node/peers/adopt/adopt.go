@@ -271,6 +271,7 @@ func (a *Adopter) adopt(ctx context.Context, h agent.Hosted) error {
 
 // publish tells what a session is like now.
 func (a *Adopter) publish(ctx context.Context, s *session, h agent.Hosted) error {
+	s.setDir(h.Dir) // before: what waits is delivered at once
 	err := a.cfg.Service.Publish(ctx, peers.Endpoint{
 		ID: s.endpoint, Session: s.id, Parent: h.Parent, Title: h.Title, Directory: h.Dir, Status: h.Status,
 		StartedAt: h.Created, Receiver: s,
@@ -285,7 +286,6 @@ func (a *Adopter) publish(ctx context.Context, s *session, h agent.Hosted) error
 	}
 	a.mu.Unlock()
 	s.shown, s.updated = shownOf(h), h.Updated
-	s.setDir(h.Dir)
 	return nil
 }
 
@@ -306,15 +306,30 @@ func (a *Adopter) makeRoom(ctx context.Context) (bool, error) {
 	}
 	slices.SortFunc(idle, func(x, y *session) int { return x.updated.Compare(y.updated) })
 	for _, s := range idle {
-		open, err := a.cfg.Service.Records(s.endpoint, spool.StateHeld, spool.StateQueued, spool.StateInflight)
+		waits, err := a.waits(s)
 		if err != nil {
 			return false, err
 		}
-		if len(open) == 0 {
-			return true, a.release(ctx, s)
+		if waits {
+			continue
 		}
+		if err := a.release(ctx, s); err != nil {
+			return false, err
+		}
+		// Until then messages were taken.
+		if waits, err = a.waits(s); waits {
+			a.wanted[s.id] = true
+			a.signs.add(s.id)
+		}
+		return true, err
 	}
 	return false, nil
+}
+
+// waits reports whether a session has messages that have not ended.
+func (a *Adopter) waits(s *session) (bool, error) {
+	open, err := a.cfg.Service.Records(s.endpoint, spool.StateHeld, spool.StateQueued, spool.StateInflight)
+	return len(open) > 0, err
 }
 
 // release makes a session no endpoint any more. What it owes to peers stays.

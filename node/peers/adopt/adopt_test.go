@@ -115,6 +115,50 @@ func TestTheOldestIdleSessionMakesRoom(t *testing.T) {
 	}
 }
 
+// hastened is a service to which something happens right before an endpoint goes.
+type hastened struct {
+	Service
+	before func(id string)
+}
+
+func (h hastened) Withdraw(ctx context.Context, id string) error {
+	h.before(id)
+	return h.Service.Withdraw(ctx, id)
+}
+
+func TestAMessageThatComesWhileItsSessionMakesRoomIsDelivered(t *testing.T) {
+	r := newRig(t)
+	sent := make(chan string, 1)
+	r.start(func(c *Config) {
+		c.Service = hastened{c.Service, func(id string) {
+			if id != proto.EndpointID("ses_01") || len(sent) > 0 {
+				return
+			}
+			rec, err := r.peer.Send(r.t.Context(), sender, r.row("ses_01"), "just in time")
+			if err != nil {
+				t.Error(err)
+			}
+			sent <- rec.MessageID
+		}}
+	})
+	r.host.await(t, "the watch", func() bool { return r.host.missed != nil })
+	for i := range MaxAdopted {
+		r.host.put(at(fmt.Sprintf("ses_%02d", i+1), func(h *agent.Hosted) { h.Updated = h.Updated.Add(time.Duration(i-MaxAdopted) * time.Second) }))
+	}
+	eventually(t, "all are shown", func() bool { return len(r.published()) == MaxAdopted })
+	// Its delivery cannot end before the session goes.
+	r.host.with(func() { r.host.refuse = errors.New("not now") })
+	r.host.put(at("ses_new"))
+	eventually(t, "the new one", func() bool { return slices.Contains(r.published(), "ses_new") })
+	r.host.with(func() { r.host.refuse = nil })
+	select {
+	case id := <-sent:
+		r.final(id, proto.Delivered)
+	case <-time.After(testLimit):
+		t.Fatal("nobody made room")
+	}
+}
+
 func TestAMessageIsAPromptOfItsOwnOnceTheSessionIsIdle(t *testing.T) {
 	r := newRig(t)
 	r.host.put(at("ses_a", busy))
