@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"opencode-mesh/hub/federation"
 	"opencode-mesh/protocol/api"
 	"opencode-mesh/protocol/ocp"
 )
@@ -121,4 +123,42 @@ func TestANodeThatRefusesACallerIsNotAskedForContext(t *testing.T) {
 	if status, e, _ := s.call(http.MethodPost, "/v1/context/query", alice, api.ContextQuery{}); status != http.StatusBadRequest {
 		t.Errorf("%d %v", status, e)
 	}
+}
+
+func TestOneIdentityAsksForContextOnlySoOftenAtOnceAndLeavesOthersRoom(t *testing.T) {
+	const most = federation.MaxQueries / 4
+	s := newShop(t)
+	alice, bob := s.enroll(login("alice", false)), s.enroll(login("bob", false))
+	beta := s.enroll(join("beta"))
+	asked, release := make(chan struct{}), make(chan struct{})
+	s.tunnelOf(beta, func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-release
+		_, _ = w.Write([]byte("{}"))
+	})
+	scope := api.ContextConsent{Scope: "goals of tasks"}
+	if status, e, _ := s.call(http.MethodPut, "/v1/context/consents/beta", alice, scope); status != http.StatusNoContent {
+		t.Fatalf("%d %v", status, e)
+	}
+	query := func(secret string) (int, *api.Error) {
+		status, e, _ := s.call(http.MethodPost, "/v1/context/query", secret, api.ContextQuery{Query: ocp.Query{Goal: "paint the door"}})
+		return status, e
+	}
+	var work sync.WaitGroup
+	for range most {
+		work.Go(func() {
+			if status, e := query(alice); status != http.StatusOK {
+				t.Errorf("one of those that there may be: %d %v", status, e)
+			}
+		})
+		<-asked
+	}
+	if status, e := query(alice); status != http.StatusTooManyRequests || e.Code != api.CodeRateLimited {
+		t.Errorf("one more: %d %v", status, e)
+	}
+	if status, e := query(bob); status != http.StatusOK {
+		t.Errorf("somebody else: %d %v", status, e)
+	}
+	close(release)
+	work.Wait()
 }
