@@ -22,7 +22,8 @@ import (
 // it publishes at.
 type desk struct {
 	*Relay
-	t *testing.T
+	t    *testing.T
+	path string // of the mail box
 
 	mu        sync.Mutex // guards the following fields
 	at        time.Time
@@ -35,15 +36,30 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	box, err := mail.Open(mail.Config{Path: filepath.Join(t.TempDir(), "mail.db"), HubID: "hub", BallastBytes: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = box.Close() })
-	d := &desk{t: t, at: time.UnixMilli(1795989734602), rows: map[string]peers.Endpoint{}, waiting: map[string]int{}, settled: map[spool.Key]string{},
+	d := &desk{t: t, path: filepath.Join(t.TempDir(), "mail.db"), at: time.UnixMilli(1795989734602), rows: map[string]peers.Endpoint{}, waiting: map[string]int{}, settled: map[spool.Key]string{},
 		withdrawn: func(string) {}}
-	d.Relay = New(Config{Box: box, Service: d, Node: "alpha", Shows: func(string) bool { return true }, Now: d.now})
+	d.start()
+	t.Cleanup(func() { _ = d.cfg.Box.Close() })
 	return d
+}
+
+// start makes the relay of a process that begins, which has published nothing.
+func (d *desk) start() {
+	d.t.Helper()
+	box, err := mail.Open(mail.Config{Path: d.path, HubID: "hub", BallastBytes: -1})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	clear(d.rows)
+	d.Relay = New(Config{Box: box, Service: d, Node: "alpha", Shows: func(string) bool { return true }, Now: d.now})
+}
+
+func (d *desk) restart() {
+	d.t.Helper()
+	if err := d.cfg.Box.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.start()
 }
 
 func (d *desk) now() time.Time {
@@ -203,6 +219,11 @@ func TestARowStaysOutOfSightWhileMessagesWaitAtIt(t *testing.T) {
 	if e, there := d.rows[id]; !there || !e.Hidden {
 		t.Errorf("%+v, %v", e, there)
 	}
+	d.restart()
+	d.wait(0)
+	if e, there := d.rows[id]; !there || !e.Hidden || e.Receiver.(*proxy).to != "session-beta" || e.Name != "beta/agent" {
+		t.Errorf("after a restart: %+v, %v", e, there)
+	}
 	d.withdrawn = func(string) { waits(1) } // one comes at the last moment
 	waits(0)
 	d.wait(0)
@@ -214,6 +235,11 @@ func TestARowStaysOutOfSightWhileMessagesWaitAtIt(t *testing.T) {
 	d.wait(0)
 	if _, there := d.rows[id]; there || d.NodeOf(id) != "" {
 		t.Error("it is there with nothing to wait for")
+	}
+	d.restart()
+	d.wait(0)
+	if len(d.rows) > 0 {
+		t.Errorf("after another restart: %+v", d.rows)
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	bucketCarried = "peers.carried" // key → carried: from an agent here to one elsewhere
 	bucketBrought = "peers.brought" // key → brought: from an agent elsewhere to one here
 	bucketNodes   = "peers.nodes"   // node → shown: what other nodes showed last
+	bucketWaiting = "peers.waiting" // proxy → waiting: rows that are kept for what waits at them
 )
 
 // carried is a message that was taken out of a proxy's spool and sent.

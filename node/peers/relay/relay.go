@@ -65,7 +65,9 @@ type Relay struct {
 	work  sync.WaitGroup
 
 	publishing chan struct{} // holds a token while publish runs
-	forgot     time.Time     // of the goroutine of Run
+	// The following fields are of the goroutine of Run.
+	forgot   time.Time
+	recalled bool
 
 	mu      sync.Mutex // guards the following fields
 	talk    *talk      // nil: no hub is attached

@@ -14,7 +14,6 @@ import (
 	"opencode-mesh/node/mail"
 	"opencode-mesh/node/peers"
 	"opencode-mesh/node/peers/registry"
-	"opencode-mesh/node/peers/spool"
 	"opencode-mesh/protocol/api"
 	words "opencode-mesh/protocol/peers"
 )
@@ -282,7 +281,7 @@ func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
 			rows[c.Proxy] = w
 		}
 	}
-	var errs []error
+	errs := []error{r.recall(ctx, rows)}
 	for _, w := range rows {
 		errs = append(errs, r.publish(ctx, w))
 	}
@@ -298,34 +297,6 @@ func (r *Relay) show(ctx context.Context, out []*carried, in []*brought) error {
 		errs = append(errs, r.takeBack(ctx, id))
 	}
 	return errors.Join(errs...)
-}
-
-// takeBack ends a row. What waits at it for its turn keeps it, out of sight: its senders
-// are told what becomes of it.
-func (r *Relay) takeBack(ctx context.Context, id string) error {
-	r.mu.Lock()
-	hidden := r.rows[id]
-	r.mu.Unlock()
-	hidden.e.Hidden = true
-	waits := func() (bool, error) {
-		list, err := r.cfg.Service.Records(id, spool.StateQueued, spool.StateInflight)
-		return len(list) > 0, err
-	}
-	if some, err := waits(); err != nil {
-		return err
-	} else if some {
-		return r.publish(ctx, hidden)
-	}
-	if err := r.cfg.Service.Withdraw(ctx, id); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	delete(r.rows, id)
-	r.mu.Unlock()
-	if some, err := waits(); err != nil || !some { // nothing is taken any more
-		return err
-	}
-	return r.publish(ctx, hidden)
 }
 
 // publish publishes a row unless it is as it is.
